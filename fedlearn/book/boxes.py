@@ -188,7 +188,7 @@ def steer_box() -> dict[str, Any]:
     truth = alt.Chart(alt.InlineData(values=[{"x1": a, "y1": b, "x2": c, "y2": d}]))
     sides = alt.X("x1:Q", **wide), alt.X2("x2"), alt.Y("y1:Q", **high), alt.Y2("y2")
     grid = [{"x1": 8 * k, "y1": 8 * j} for k in range(8) for j in range(8)]
-    said = {
+    expressions = {
         "centre": "format(datum.cx, '.0f') + ', ' + format(datum.cy, '.0f')",
         "sides": "format(datum.w, '.0f') + ' x ' + format(datum.h, '.0f')",
         "shared": "format(datum.both, '.0f')",
@@ -205,7 +205,7 @@ def steer_box() -> dict[str, Any]:
         truth.mark_rect(**TRUE).encode(*sides),
         box.mark_rect(**DRAWN, stroke=AMBER, clip=True).encode(*sides),
     ]
-    for k, (name, text) in enumerate(said.items()):
+    for k, (name, text) in enumerate(expressions.items()):
         at = {"x": alt.XDatum(SIDE + 4, **wide), "y": alt.YDatum(8 + 13 * k, **high)}
         words = box.transform_calculate(t=f"'{name} ' + {text}")
         layers.append(words.mark_text(**BOLD).encode(**at, text="t:N"))

@@ -67,8 +67,8 @@ class Verdict:
     def __repr__(self) -> str:
         if not self.answered:
             return f"{self.exercise}: no answer yet. Write yours in the cell above, then run both."
-        why = "right" if self else f"not yet, because {self.reason}"
-        return f"{self.exercise}: {why}."
+        result = "right" if self else f"not yet, because {self.reason}"
+        return f"{self.exercise}: {result}."
 
 
 def empty(answer: Any) -> bool:
@@ -186,8 +186,8 @@ def bounded(test: Callable[[Any], Any], answer: Any) -> str | None:
     def run() -> None:
         try:
             outcome = test(answer)
-            found = isinstance(outcome, str | None)
-            outcomes.append(outcome if found else next(filter(None, outcome), None))
+            single = isinstance(outcome, str | None)
+            outcomes.append(outcome if single else next(filter(None, outcome), None))
         except BaseException as error:  # of the reader's code, or of the test on what it returns
             outcomes.append(stopped(error, answer))
 
@@ -221,8 +221,8 @@ def stopped(error: BaseException, answer: Any) -> str:
         return f"it takes other arguments than those asked for ({kind})"
     if "NoneType" in kind:
         return "it returns nothing: is the `return` missing?"
-    what = "what it returns" if callable(answer) or isinstance(answer, tuple) else "it"
-    return f"{what} is not what is asked for ({kind})"
+    subject = "what it returns" if callable(answer) or isinstance(answer, tuple) else "it"
+    return f"{subject} is not what is asked for ({kind})"
 
 
 def check(exercise: str, answer: Any) -> Verdict:
@@ -293,7 +293,8 @@ class Varied:
 
     def given(self) -> dict[str, Any]:
         dice = random.Random(f"{seed()} {self.build.__module__}.{self.build.__name__}")
-        return {n: dice.choice(own) if seed() else book for n, (book, own) in self.numbers.items()}
+        numbers = self.numbers.items()
+        return {n: dice.choice(pool) if seed() else book for n, (book, pool) in numbers}
 
     def __call__(self, answer: Any) -> str | None:
         return self.build(**self.given())(answer)
@@ -324,8 +325,8 @@ def given(exercise: str) -> dict[str, Any]:
 
 def progress_file() -> Path:
     """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in this one."""
-    here = Path.cwd()
-    return next((f for f in (here, *here.parents) if (f / "_toc.yml").exists()), here) / PROGRESS
+    cwd = Path.cwd()
+    return next((f for f in (cwd, *cwd.parents) if (f / "_toc.yml").exists()), cwd) / PROGRESS
 
 
 def read_progress() -> dict[str, list[Any]]:
@@ -395,10 +396,10 @@ class Solution:
         from .show import inline
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
-        said = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
+        text = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
         look = HtmlFormatter(classprefix="fl-", nowrap=True)  # colours: book.css, light and dark
         code = f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>" if self.code else ""
-        return f'<details class="fl fl-solution"><summary>Solution</summary>{said}{code}</details>'
+        return f'<details class="fl fl-solution"><summary>Solution</summary>{text}{code}</details>'
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, (self.text, self.code)))
@@ -410,18 +411,18 @@ def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
     ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %% <exercise>``: a
     text in triple quotes, if any, and code that leaves the answer in ``answer``.
     """
-    here = Path.cwd()
-    folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", here, *here.parents]
+    cwd = Path.cwd()
+    folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
     path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
     if path is None or CLASS["begun"]:
         return {}
     sections = re.split(r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    found = {}
+    answers = {}
     for name, body in zip(sections[1::2], sections[2::2], strict=True):
         text = re.match(r'\s*"""(.*?)"""', body, flags=re.DOTALL)
         code = body[text.end() :] if text else body
-        found[name] = Solution(name, text[1].strip() if text else "", code.strip())
-    return found
+        answers[name] = Solution(name, text[1].strip() if text else "", code.strip())
+    return answers
 
 
 def solution(exercise: str) -> Solution:
@@ -449,10 +450,10 @@ def solution(exercise: str) -> Solution:
     """
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
-    there = solutions(chapter)
-    if not there:
+    answers = solutions(chapter)
+    if not answers:
         return Solution(exercise, "The solutions are not part of this edition.", "")
-    return pick(exercise, there, "solution")
+    return pick(exercise, answers, "solution")
 
 
 # ---- what checks are made of ---------------------------------------------------------------------

@@ -67,12 +67,12 @@ def fleet() -> dict[str, Any]:
         {"family": name, "order": k} | dict(zip(keys, sends, strict=True))
         for k, (name, sends) in enumerate(FAMILIES.items())
     ]
-    told = "format({0}, ',.2~r')"
+    form = "format({0}, ',.2~r')"
     expressions = {
         "clients": "round(pow(10, fleet))",
         "uplink": "pow(10, speed + 6)",
-        "saysSize": f"{told.format('pow(10, size)')} + ' MB'",
-        "saysFleet": told.format("clients"),
+        "saysSize": f"{form.format('pow(10, size)')} + ' MB'",
+        "saysFleet": form.format("clients"),
         "saysSpeed": SPEED.format("speed"),
     }
     params = [
@@ -170,12 +170,12 @@ def experiment(*run: Any) -> Experiment:
     """What states a run, the values of ``RUN``."""
     task, split, clients, method, value, seed, short = run
     of_task, row = spec()["tasks"][task], spec()["methods"][method]
-    how = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
-    how |= of_task["short"] if short else {}
+    args = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
+    args |= of_task["short"] if short else {}
     options = of_task["networks"].get(method, {}) | row.get("options", {})
     options |= {tuning(method)[0]: value}
-    how |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
-    return Experiment(method=row["method"], options=options, **how)
+    args |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
+    return Experiment(method=row["method"], options=options, **args)
 
 
 def played(run: tuple) -> list[tuple]:
@@ -222,9 +222,9 @@ runs = cache(lambda: stored("choosing")[0])
 
 def evaluated(row: Row) -> list[int]:
     """After which rounds of a run the test set was looked at."""
-    how = spec()["tasks"][row["task"]]
-    how = how | how["short"] if row["short"] else how
-    last, step = how["rounds"], how.get("evaluate_every", 1)
+    args = spec()["tasks"][row["task"]]
+    args = args | args["short"] if row["short"] else args
+    last, step = args["rounds"], args.get("evaluate_every", 1)
     return [t for t in range(1, last + 1) if t % step == 0 or t == last]
 
 
@@ -244,7 +244,7 @@ def entries(short: bool = False) -> "pandas.DataFrame":
     frame["rounds"] = [evaluated(row) for row in kept]
     tasks = spec()["tasks"]
     images = {
-        task: its.get("train", 1) / its["short"].get("train", 1) for task, its in tasks.items()
+        task: args.get("train", 1) / args["short"].get("train", 1) for task, args in tasks.items()
     }
     whole = frame["seconds"] * frame["task"].map(images).where(frame["short"], 1.0)
     same = [frame[k] for k in ("task", "clients", "method")]
@@ -298,8 +298,8 @@ def scores(*equal: Any) -> "pandas.DataFrame":
     """What the methods, a column each, reached within the budget of ``affordable``: a row for each
     seed of each contest, (task, split, clients, seed). Who cannot pay for a round has nothing."""
     whole = entries().query("clients > 1")
-    seen = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
-    whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in seen]
+    curves = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
+    whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in curves]
     keys = [whole[k] for k in (*CONTEST, "seed", "method")]
     return whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]
 
@@ -314,18 +314,18 @@ def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
 def unbeaten(scores: Scores) -> set[str]:
     """Those that nobody outranks."""
     every = scores.values()
-    return {m for m, its in scores.items() if not any(outranks(other, its) for other in every)}
+    return {m for m, score in scores.items() if not any(outranks(other, score) for other in every)}
 
 
 # ---- the contest: pictures -----------------------------------------------------------------------
 
 # link.time for a round; up and down are powers of ten of Mbit/s, latency is in ms
 SECONDS = (
-    "latency / 1000 + slower * {its}.sec"
-    " + 8 * {its}.down / pow(10, down + 6) + 8 * {its}.up / pow(10, up + 6)"
+    "latency / 1000 + slower * {row}.sec"
+    " + 8 * {row}.down / pow(10, down + 6) + 8 * {row}.up / pow(10, up + 6)"
 )
 # what one of two budgets costs a round: FedAvg's (`fedavg`) or a line's (`datum`)
-COST = f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{its}}.up + {{its}}.down : {SECONDS})"
+COST = f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + {{row}}.down : {SECONDS})"
 
 
 def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
@@ -361,7 +361,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         for r in values
         if r["method"] == "FedAvg"
     }
-    named = {k: link.check(**of) for k, of in link.PRESETS.items()}
+    named = {k: link.check(**preset) for k, preset in link.PRESETS.items()}
     speeds = {
         k: {"up": math.log10(u) - 6, "down": math.log10(d) - 6, "latency": 1000 * s}
         for k, (u, d, s) in named.items()
@@ -384,7 +384,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     expressions = {k: f"({json.dumps(speeds)})[link].{k}" for k in ("up", "down", "latency")}
     expressions |= {
         "fedavg": f"({json.dumps(costs)})[task + '|' + split + '|' + clients]",
-        "limit": f"pow(10, budget) * fedavg.last * {COST.format(its='fedavg')}",
+        "limit": f"pow(10, budget) * fedavg.last * {COST.format(row='fedavg')}",
         "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
         "saysSlower": "format(slower, '.0f') + ' times'",
     }
@@ -430,7 +430,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         .transform_filter("datum.task == task && datum.split == split && datum.clients == clients")
         .transform_filter(f"reveal || !({fedavg})")
         .transform_calculate(
-            cost=COST.format(its="datum"),
+            cost=COST.format(row="datum"),
             done="min(datum.last, floor(limit / datum.cost + 1e-9))",
             k="floor(datum.done / datum.every)",
             accuracy="datum.k > 0 ? datum.mean[datum.k - 1] : null",
@@ -512,17 +512,17 @@ def methods() -> dict[str, Averaging]:
     """The methods that are six parts, by name, and what their options make another method of."""
     from .. import methods as known
 
-    made = {name: make() for name, make in known.METHODS.items()}
-    made["fedfusion, personal"] = known.fedfusion(personal=True)
-    return {name: m for name, m in made.items() if isinstance(m, Averaging)}
+    by_name = {name: make() for name, make in known.METHODS.items()}
+    by_name["fedfusion, personal"] = known.fedfusion(personal=True)
+    return {name: m for name, m in by_name.items() if isinstance(m, Averaging)}
 
 
 def distinct(kind: str) -> list[tuple[str, Any]]:
     """(name of the first method that has it, part) for each different part of a kind."""
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     for name, method in methods().items():
-        found.setdefault(getattr(method, kind), name)
-    return [(name, part) for part, name in found.items()]
+        names.setdefault(getattr(method, kind), name)
+    return [(name, part) for part, name in names.items()]
 
 
 @cache
@@ -564,10 +564,10 @@ def methods_by_mix() -> dict[Mix, str]:
     """The methods, each a mix whose parts are named by the first method that has them; of methods
     that are the same mix the first."""
     names = {kind: {part: name for name, part in distinct(kind)} for kind in KINDS}
-    found: dict[Mix, str] = {}
+    by_mix: dict[Mix, str] = {}
     for name, method in methods().items():
-        found.setdefault(tuple(names[kind][getattr(method, kind)] for kind in KINDS), name)
-    return found
+        by_mix.setdefault(tuple(names[kind][getattr(method, kind)] for kind in KINDS), name)
+    return by_mix
 
 
 def mixes() -> list[Mix]:
@@ -585,12 +585,12 @@ def mixes() -> list[Mix]:
         while True:
             yield tuple(dice.choice(list(choices(kind))) for kind in KINDS)
 
-    found: dict[Mix, None] = {}
+    grid: dict[Mix, None] = {}
     every = candidates()
-    while len(found) < COUNT:
+    while len(grid) < COUNT:
         if refusal(mix := next(every)) is None:
-            found[mix] = None
-    return list(found)
+            grid[mix] = None
+    return list(grid)
 
 
 def mixed(run: tuple) -> list[tuple]:
@@ -660,8 +660,8 @@ def slower(rows: list[Row]) -> Iterator[tuple]:
     """With a tenth of the smallest rate: FedAvg, FedAvg with Adam, and what is ``POOR`` where
     clients differ, but for FedPM's network, which learns nothing without FedPM's uplink."""
     split = SPLITS[-1]
-    of = mixtures(rows).query("split == @split and model != 'fedpm' and accuracy < @POOR")
-    poor = of[list(KINDS)].itertuples(index=False, name=None)
+    table = mixtures(rows).query("split == @split and model != 'fedpm' and accuracy < @POOR")
+    poor = table[list(KINDS)].itertuples(index=False, name=None)
     every = dict.fromkeys([mix_of(), mix_of(optimizer="fedpm"), *poor])
     yield from ((*mix, split, SLOWER, 0) for mix in every)
 
@@ -680,16 +680,16 @@ def rules() -> list[Rule]:
     """What parts need of others: kind, the parts of it that need it, what it is in words, and
     (kind, part) of all that give it."""
     every = [(kind, name, part) for kind in KINDS for name, part in choices(kind).items()]
-    found: dict[tuple[str, Any], list[str]] = {}
+    takers: dict[tuple[str, Any], list[str]] = {}
     for kind, name, part in every:
         for need in part.needs:
-            found.setdefault((kind, need), []).append(name)
-    made: list[Rule] = []
-    for (kind, need), names in sorted(found.items(), key=repr):
+            takers.setdefault((kind, need), []).append(name)
+    table: list[Rule] = []
+    for (kind, need), names in sorted(takers.items(), key=repr):
         givers = [(k, n) for k, n, part in every if k != kind and provides(part.given(), need)]
-        what = "the {} of {}".format(*givers[0]) if len(givers) == 1 else label(need)
-        made.append((kind, names, what, givers))
-    return made
+        phrase = "the {} of {}".format(*givers[0]) if len(givers) == 1 else label(need)
+        table.append((kind, names, phrase, givers))
+    return table
 
 
 # ---- the explorer of mixes -----------------------------------------------------------------------
@@ -701,12 +701,12 @@ DRAWN = (*KINDS, "split", "method", "accuracy", "bytes", "rate", "front")
 def _refused() -> str:
     """Why the mix of the menus cannot be built, as a Vega expression; an empty string if it can."""
     text = "''"
-    for kind, names, what, givers in reversed(rules()):
+    for kind, names, phrase, givers in reversed(rules()):
         kinds = {k: [n for other, n in givers if other == k] for k, _ in givers}
-        given = " || ".join(f"indexof({json.dumps(its)}, {k}) >= 0" for k, its in kinds.items())
+        given = " || ".join(f"indexof({json.dumps(parts)}, {k}) >= 0" for k, parts in kinds.items())
         unmet = f"indexof({json.dumps(names)}, {kind}) >= 0 && !({given})"
-        says = f"'Refused: the {kind} of ' + {kind} + '\\nneeds {what}.'"
-        text = f"({unmet} ? {says} : {text})"
+        message = f"'Refused: the {kind} of ' + {kind} + '\\nneeds {phrase}.'"
+        text = f"({unmet} ? {message} : {text})"
     return text
 
 
@@ -743,11 +743,11 @@ def mixing() -> dict[str, Any]:
     last = "(datum.rival > datum.own ? 'best for no more bytes: ' + format(datum.rival, '.3f')"
     last += " : 'none is as good for fewer bytes')"
     share = "format(100 * datum.at / datum.base, '.3~g') + '% of its bytes'"
-    own = f"'chosen ' + format(datum.own, '.3f') + ' for ' + {share} + '\\n' + {last}"
+    chosen = f"'chosen ' + format(datum.own, '.3f') + ' for ' + {share} + '\\n' + {last}"
     missing = (
         f"({_refused()} || 'Not trained: it can be built, but is none\\nof the grid\\'s mixes')"
     )
-    says = f"(!reveal ? '' : '\\n' + (datum.at ? {own} : {missing}))"
+    says = f"(!reveal ? '' : '\\n' + (datum.at ? {chosen} : {missing}))"
     says = f"'FedAvg ' + format(datum.accuracy, '.3f') + {says}"
     fedavg = alt.Chart().transform_filter("datum.method == 'fedavg'")  # a row of each split
 
@@ -978,8 +978,8 @@ def luck(answer: Function) -> str | None:
         ([[0.8, 0.8, 0.5]], [[0.7, 0.9, 0.5]], "of rates that are equally good the first counts"),
     )
     for first, again, reason in tables:
-        its = [max(range(len(row)), key=row.__getitem__) for row in first]
-        gaps = [row[k] - other[k] for k, row, other in zip(its, first, again, strict=True)]
+        best = [max(range(len(row)), key=row.__getitem__) for row in first]
+        gaps = [row[k] - other[k] for k, row, other in zip(best, first, again, strict=True)]
         want = sum(gaps) / len(gaps)
         got = float(answer([list(r) for r in first], [list(r) for r in again]))
         if not abs(got - want) <= 1e-9:

@@ -109,7 +109,7 @@ def ends(
     for column, value in only.items():
         runs = runs[runs[column] == value]
     seeds = runs.groupby(["label", "partition"], sort=False)[measure]
-    table = seeds.agg(lambda its: spread(list(times * its), form)).unstack().fillna("")
+    table = seeds.agg(lambda values: spread(list(times * values), form)).unstack().fillna("")
     return table.reindex(runs["label"].unique()).rename_axis("method")
 
 
@@ -127,7 +127,7 @@ def opening(number: str, name: str) -> Shown:
     """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
     spec = chapter_file(name)["opening"]
     compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
-    runs = {scale: stored(of["results"]) for scale, of in spec["here"].items()}
+    runs = {scale: stored(entry["results"]) for scale, entry in spec["here"].items()}
     rows = []
     for row in spec["rows"]:
         paper = printed(*row["paper"])
@@ -137,20 +137,20 @@ def opening(number: str, name: str) -> Shown:
         digits = 0 if whole else 2 if counted else 4
         line: dict[str, Any] = {"": row["what"], "paper": f"{paper:,.{digits}f}"}
         last: list[float] = []
-        for scale, of_scale in spec["here"].items():
+        for scale, entry in spec["here"].items():
             if scale not in row.get("only", spec["here"]):
                 line[f"here, {scale}"] = ""
                 continue
             # counted from the network, or else measured
             values = counted or measured(row, runs[scale])
             if not values:
-                line[f"here, {scale}"] = missing(of_scale["command"].format(**row))
+                line[f"here, {scale}"] = missing(entry["command"].format(**row))
                 continue
             last = values if scale in compared else last
             line[f"here, {scale}"] = spread(values, f",.{digits}f")
         line["difference"] = difference(last, paper, digits)
         rows.append(line)
-    units = {f"here, {scale}": of.get("says", "") for scale, of in spec["here"].items()}
+    units = {f"here, {scale}": entry.get("says", "") for scale, entry in spec["here"].items()}
     units = {k: v for k, v in units.items() if v}
     return table(number, rows, " ".join(spec["caption"].split()), units)
 
@@ -208,11 +208,11 @@ def holds(number: str, name: str) -> Shown:
     spec = chapter_file(name)["holds"]
     cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
-    for scale, of_scale in spec.get("runs", _scales(name)).items():
-        histories = results.load(of_scale["results"])
+    for scale, entry in spec.get("runs", _scales(name)).items():
+        histories = results.load(entry["results"])
         sign = f" {TESTED}" * any(h.chosen_on == "test" for h in histories)
         if not histories:
-            columns[scale] = missing(of_scale["command"])
+            columns[scale] = missing(entry["command"])
         for statement in spec["statements"]:
             of_both = leads(histories, statement["one"], statement["other"])
             for (data, split), lead in of_both.items():
@@ -227,14 +227,14 @@ def holds(number: str, name: str) -> Shown:
         | {c: " ".join(row.get(c, ())) or ("" if k else first) for c, first in columns.items()}
         for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
     ]
-    counts = Counter(what for row in cells.values() for what, _ in row.values())
-    told = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told"))
+    counts = Counter(outcome for row in cells.values() for outcome, _ in row.values())
+    tally = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told"))
     caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
         over the last quarter of the rounds, because curves jump) the first that is named is in
         front of the second, mean ± standard deviation over the seeds. With {FEW} seeds and more a
         95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
         is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
-        hold if it lies below zero, and *level* neither if it lies above (so far: {told}).
+        hold if it lies below zero, and *level* neither if it lies above (so far: {tally}).
         With fewer seeds the table counts those in which it is so. {TESTED}: rates were chosen on
         test images."""
     return table(
@@ -291,16 +291,16 @@ def formula(result: claims.Result) -> str:
 def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[datatable.Cell]:
     """A claim as a table's cells; its other readings unfold in the last one."""
     c, computed = result.claim, html.escape(claims.show(result.computed))
-    why = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
+    reason = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
     if readings:
-        why += f"<details><summary>{len(readings)} other readings</summary>"
+        reason += f"<details><summary>{len(readings)} other readings</summary>"
         for r in readings:
             recomputed = html.escape(claims.show(r.computed))
-            why += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
-            why += f"{inline(r.claim['why'])}{formula(r)}</p>"
-        why += "</details>"
+            reason += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
+            reason += f"{inline(r.claim['why'])}{formula(r)}</p>"
+        reason += "</details>"
     cells = (PAPERS[c["paper"]], inline(c["where"]), as_printed(result), computed)
-    return [*cells, (result.verdict, RANKS[result.verdict]), why]
+    return [*cells, (result.verdict, RANKS[result.verdict]), reason]
 
 
 def ledger(number: str, caption: str) -> Shown:

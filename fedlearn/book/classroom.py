@@ -86,16 +86,16 @@ def asserted(source: str) -> str:
 def linked(text: str, page: Path, pages: set[Path]) -> str:
     """A page's text; a link to what is not among the pages becomes its words."""
 
-    def link(found: re.Match[str]) -> str:
-        words, target = found[1] or found[4], found[2] or found[3]
+    def link(match: re.Match[str]) -> str:
+        label, target = match[1] or match[4], match[2] or match[3]
         place = target.partition("#")[0]
-        there = Path(os.path.normpath(page.parent / place)) if place else page
-        return found[0] if re.match(r"[a-z]+:", target) or there in pages else words
+        path = Path(os.path.normpath(page.parent / place)) if place else page
+        return match[0] if re.match(r"[a-z]+:", target) or path in pages else label
 
     return LINK.sub(link, text)
 
 
-def made(kind: str, text: str, grade_id: str = "", points: int = 0, **grade: bool) -> Cell:
+def new_cell(kind: str, text: str, grade_id: str = "", points: int = 0, **grade: bool) -> Cell:
     """A cell; with ``grade_id`` one that nbgrader knows, by default to be left as it is."""
     cell: Cell = {"cell_type": kind, "metadata": {}, "source": text}
     if kind == "code":
@@ -111,7 +111,7 @@ def by_hand(exercise: Exercise, more: str = "") -> Cell:
     """The cell for what is answered on paper."""
     n = exercise.points
     text = f"**Your answer** ({n} point{'s' * (n > 1)}, marked by hand):\n\n*Write here.*{more}"
-    return made("markdown", text, exercise.name, n, grade=True, solution=True, locked=False)
+    return new_cell("markdown", text, exercise.name, n, grade=True, solution=True, locked=False)
 
 
 def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, Any]:
@@ -150,11 +150,11 @@ def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 first = min(part.lineno for part in (node, *node.decorator_list))
                 home[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
-    found: set[str] = set()
-    while new := {w for w in words - answered if w in home} - found:
-        found |= new
+    needed: set[str] = set()
+    while new := {w for w in words - answered if w in home} - needed:
+        needed |= new
         words = {w for name in new for w in re.findall(r"\w+", home[name])}
-    return [text for name, text in home.items() if name in found]
+    return [text for name, text in home.items() if name in needed]
 
 
 def reference(exercise: Exercise, answer: Solution | None) -> str:
@@ -173,22 +173,24 @@ def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None
     def block(head: str, *cells: Cell) -> list[Cell]:
         if kind != "otter":
             return [*cells]
-        return [made("raw", f"# BEGIN {head}"), *cells, made("raw", f"# END {head.split()[0]}")]
+        first, last = f"# BEGIN {head}", f"# END {head.split()[0]}"
+        return [new_cell("raw", first), *cells, new_cell("raw", last)]
 
     if exercise.check:
         stub = [source(exercise.answer)] if exercise.answer else []
         text = "\n".join([*stub, begin, reference(exercise, answer), end] if begin else stub)
-        cell = made("code", text, name, solution=True, locked=False)
-        test = made("code", asserted(source(exercise.check)), f"{name}-check", points, grade=True)
+        cell = new_cell("code", text, name, solution=True, locked=False)
+        check = asserted(source(exercise.check))
+        test = new_cell("code", check, f"{name}-check", points, grade=True)
         cells = [*block("SOLUTION", cell), *block("TESTS", test)]
     elif kind == "otter":
-        told = made("markdown", rubric(exercise, answer))
-        cells = [*block("PROMPT", by_hand(exercise)), *block("SOLUTION", told)]
+        notes = new_cell("markdown", rubric(exercise, answer))
+        cells = [*block("PROMPT", by_hand(exercise)), *block("SOLUTION", notes)]
     else:
         region = ["", "", begin, rubric(exercise, answer), end] if begin else []
         cells = [by_hand(exercise, "\n".join(region))]
     head = f"QUESTION\nname: {name}\npoints: {points}\nmanual: {str(not exercise.check).lower()}"
-    return block(head, made("markdown", prompt), *cells)
+    return block(head, new_cell("markdown", prompt), *cells)
 
 
 def varied(name: str) -> Varied | None:
@@ -216,21 +218,21 @@ def copy_of(
     stubs = "\n".join(source(e.answer) for e in asked if e.answer)
     named = {*re.findall(r"^(?:def |class )?(\w+)", stubs, re.MULTILINE)}
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
-    cells = [made("markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}")]
+    cells = [new_cell("markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}")]
     if kind == "otter":
         tried = bool(answers) and not seeded  # reference answers belong to the book's numbers
         run = f"run_tests: {str(tried).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
-        cells.insert(0, made("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
+        cells.insert(0, new_cell("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
     setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
-    cells += [made("code", STUDENT)] * seeded
+    cells += [new_cell("code", STUDENT)] * seeded
     begin = SEEDED if seeded else BEGIN
     for k, text in enumerate(setup):
-        cells.append(made("code", IMPORT.sub(begin, text), f"{stem}-setup-{k}"))
+        cells.append(new_cell("code", IMPORT.sub(begin, text), f"{stem}-setup-{k}"))
     for exercise, prompt in zip(asked, prompts, strict=True):
         if seeded and varied(exercise.name):
             text = "# your own numbers, in place of those in the text below\n"
             text += f'fl.book.given("{exercise.name}")'
-            cells.append(made("code", text, f"{exercise.name}-given"))
+            cells.append(new_cell("code", text, f"{exercise.name}-given"))
         cells += question(exercise, prompt, kind, answers.get(exercise.name))
     cells = [{"id": f"{stem}-{k:03}", **cell} for k, cell in enumerate(cells)]
     if kind == "otter":  # which has marks of its own
@@ -293,8 +295,8 @@ def numbers(students: list[str], names: list[str]) -> str:
                 if test := varied(name):
                     given = test.given()
                     right = inspect.getclosurevars(test.build(**given)).nonlocals["expected"]
-                    said = ", ".join(f"{k} {v}" for k, v in given.items())
-                    rows.writerow([CLASS["student"], name, said, right])
+                    values = ", ".join(f"{k} {v}" for k, v in given.items())
+                    rows.writerow([CLASS["student"], name, values, right])
     finally:
         CLASS["student"] = before
     return text.getvalue()
@@ -315,8 +317,8 @@ def wheel(folder: Path) -> list[str]:
             shutil.copytree(ROOT / name, Path(place, name), ignore=unwanted)
         for name in ("pyproject.toml", project["readme"], *project["license-files"]):
             shutil.copy(ROOT / name, place)
-        how = "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
-        command = [sys.executable, "-m", "pip", *how, str(folder), place]
+        flags = "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
+        command = [sys.executable, "-m", "pip", *flags, str(folder), place]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
@@ -421,16 +423,16 @@ def make(
             names = [e.name for page in asked.values() for e in page]
             texts[Path("instructor", "numbers.csv")] = numbers(students, names)
     with tempfile.TemporaryDirectory() as built:
-        also = ["otter-grader>=7,<8"] if kind == "otter" else []
-        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *also, ""])
+        extras = ["otter-grader>=7,<8"] if kind == "otter" else []
+        texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *extras, ""])
         files |= {Path(p.name): p for p in Path(built).iterdir()}
         targets = {out / name: texts.get(name, files.get(name)) for name in {**files, **texts}}
         for path in targets:
             if other not in (leads := check_writable(path)).parents:  # a link, maybe to the source
                 raise ValueError(f"{path} leads to {leads}, which is not in {out}.")
-        there = [str(path) for path in targets if path.exists()]
-        if there and not force:
-            raise ValueError(f"{there[0]} is there already; with --force it is written anew.")
+        existing = [str(path) for path in targets if path.exists()]
+        if existing and not force:
+            raise ValueError(f"{existing[0]} is there already; with --force it is written anew.")
         for path, content in targets.items():
             write_atomically(path, partial(fill, content))
     return [*targets]

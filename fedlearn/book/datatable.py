@@ -7,7 +7,7 @@ from functools import cache
 
 from ..errors import extra
 from ..files import to_json
-from .show import inline, said
+from .show import figcaption, inline
 
 NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+")
 Cell = str | tuple[str, float]  # HTML; and its place in the order, if its text does not say it
@@ -27,7 +27,7 @@ def bundle() -> tuple[str, str]:
 def table(
     number: str,
     caption: str,
-    what: str,
+    noun: str,
     heads: Iterable[str],
     rows: Iterable[Sequence[Cell]],
     units: Mapping[str, str],
@@ -35,10 +35,10 @@ def table(
 ) -> str:
     """A figure of a table under a field that searches in all its columns.
 
-    ``what`` is what the rows are called, ``units`` of the columns with numbers what is counted;
+    ``noun`` is what the rows are called, ``units`` of the columns with numbers what is counted;
     ``kind`` is a class for styles.
     """
-    anchor, above = said("Table", number, caption)
+    anchor, above = figcaption("Table", number, caption)
     top, columns = "", []
     for name, texts in zip(heads, zip(*rows, strict=True), strict=True):
         right = ' class="fl-number"' * (name in units)
@@ -56,10 +56,10 @@ def table(
         "layout": {"topStart": "search", "topEnd": "info", "bottomStart": None, "bottomEnd": None},
         "language": {
             "search": "only with these words ",
-            "info": f"_TOTAL_ {what}",
-            "infoEmpty": f"no {what}",
+            "info": f"_TOTAL_ {noun}",
+            "infoEmpty": f"no {noun}",
             "infoFiltered": "of _MAX_",
-            "zeroRecords": f"no {what} with these words",
+            "zeroRecords": f"no {noun} with these words",
         },
     }
     script, module = bundle()

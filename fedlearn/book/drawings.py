@@ -28,8 +28,8 @@ def width(count: float, dense: float) -> float:
 
 def tag(kind: str, words: str = "", **attributes: Any) -> str:
     """An element of a picture."""
-    its = " ".join(f'{name.replace("_", "-")}="{value}"' for name, value in attributes.items())
-    return f"<{kind} {its}>{html.escape(words)}</{kind}>" if words else f"<{kind} {its}/>"
+    pairs = " ".join(f'{name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+    return f"<{kind} {pairs}>{html.escape(words)}</{kind}>" if words else f"<{kind} {pairs}/>"
 
 
 def text(x: float, y: float, words: str, size: int, **style: Any) -> str:
@@ -53,11 +53,11 @@ def arrow(start: float, end: float, y: float, wide: float, colour: str) -> str:
     )
 
 
-def messages(its: dict[str, Any]) -> tuple[float, float, float]:
+def messages(card: dict[str, Any]) -> tuple[float, float, float]:
     """Bytes of one client in a round of a card's run: down, up, and a dense message."""
-    runs = {(h.meta.get("label") or h.method): h for h in results.load(its["results"])[::-1]
-            if h.meta["task"]["partition"] == its["partition"]}  # fmt: skip
-    row, plain = (runs[its[k]].rows[1] for k in ("line", "dense"))
+    runs = {(h.meta.get("label") or h.method): h for h in results.load(card["results"])[::-1]
+            if h.meta["task"]["partition"] == card["partition"]}  # fmt: skip
+    row, plain = (runs[card[k]].rows[1] for k in ("line", "dense"))
     down, up = (row[f"bytes_{way}"] / len(row["clients"]) for way in ("down", "up"))
     return down, up, plain["bytes_up"] / len(plain["clients"])
 
@@ -84,12 +84,12 @@ def small(name: str, title: str, sizes: tuple[float, float, float], widest: floa
         ("down", down, DOWN, 100, 184, 68, 19, 13),
         ("up", up, UP, 184, 100, 120, 148, 185),
     ):
-        whole, its = (arrow(start, end, y, 0.8 * width(n, widest), colour) for n in (dense, count))
-        drawn += [f'<g opacity="0.16">{whole}</g>{its}', plate(102, of_plate, f"{way}link")]
+        whole, part = (arrow(start, end, y, 0.8 * width(n, widest), colour) for n in (dense, count))
+        drawn += [f'<g opacity="0.16">{whole}</g>{part}', plate(102, of_plate, f"{way}link")]
         drawn += [text(142, below, kilobytes(count), 12, text_anchor="middle", **bold)]
-    what = ", ".join(p for p in PARTS if p in new) or "nothing"
+    replaced = ", ".join(p for p in PARTS if p in new) or "nothing"
     alt = (
-        f"{title} replaces {what} of the round. {kilobytes(down)} down, {kilobytes(up)} up "
+        f"{title} replaces {replaced} of the round. {kilobytes(down)} down, {kilobytes(up)} up "
         f"for one client; a dense message has {kilobytes(dense)}."
     )
     picture = (
@@ -105,15 +105,15 @@ def cards(start: str = "") -> Shown:
 
     ``start`` is the path from the page to the book's folder.
     """
-    made, words = [], []
+    divs, words = [], []
     stated = chapter_file("index")["cards"]
-    sizes = {name: messages(its) for name, its in stated.items()}
+    sizes = {name: messages(card) for name, card in stated.items()}
     widest = max(map(max, sizes.values()))
-    for name, its in stated.items():
-        drawing = small(name, its["title"], sizes[name], widest)
-        made.append(
-            f'<div class="fl-card"><h3><a href="{start}{its["page"]}.html">'
-            f"{html.escape(its['title'])}</a></h3>{drawing}<p>{html.escape(its['says'])}</p></div>"
+    for name, card in stated.items():
+        drawing = small(name, card["title"], sizes[name], widest)
+        divs.append(
+            f'<div class="fl-card"><h3><a href="{start}{card["page"]}.html">'
+            f"{html.escape(card['title'])}</a></h3>{drawing}<p>{html.escape(card['says'])}</p></div>"
         )
-        words.append(f"{its['title']}: {its['says']}")
-    return Shown(f'<div class="fl fl-cards">{"".join(made)}</div>', "\n".join(words))
+        words.append(f"{card['title']}: {card['says']}")
+    return Shown(f'<div class="fl fl-cards">{"".join(divs)}</div>', "\n".join(words))

@@ -41,7 +41,7 @@ def source(cell: Cell) -> str:
 
 def exercises(cells: Iterable[Cell]) -> list[Exercise]:
     """The exercises of a chapter, in its order; ``ValueError`` for one that lost its check."""
-    found: list[Exercise] = []
+    questions: list[Exercise] = []
     prompt, answers, checked = "", {}, set()
     for cell in cells:
         text, grade = source(cell), cell.get("metadata", {}).get("nbgrader", {})
@@ -54,15 +54,15 @@ def exercises(cells: Iterable[Cell]) -> list[Exercise]:
         elif grade.get("solution"):
             answers[name] = cell
         elif grade.get("grade"):
-            found.append(Exercise(name, prompt, answers.pop(name, None), cell))
+            questions.append(Exercise(name, prompt, answers.pop(name, None), cell))
         elif shown and (name := shown[1].strip("\"' ")) not in checked:
-            found.append(Exercise(name, prompt))
+            questions.append(Exercise(name, prompt))
     for name in answers:
         if name.split("-")[0] in CHAPTERS:
             raise ValueError(
                 f"the answer {name} has no check, which would be the cell {name}-check."
             )
-    return found
+    return questions
 
 
 # ---- for the lecturer ----------------------------------------------------------------------------
@@ -102,33 +102,33 @@ def reasons(test: Any) -> Iterator[str]:
         if written and PHRASE.search(text) and text != ast.get_docstring(tree, clean=False):  # type: ignore
             yield " ".join(text.split())
     for other in free.globals.values():
-        yield from told(other)
+        yield from phrases(other)
         if isinstance(other, FunctionType) and other.__module__ == test.__module__:
             yield from reasons(other)
         elif isinstance(other, FunctionType) and "wrong" in inspect.getclosurevars(other).nonlocals:
             yield from reasons(other)
 
 
-def told(value: Any) -> Iterator[str]:
+def phrases(value: Any) -> Iterator[str]:
     """The reasons in a table of cases."""
     if isinstance(value, dict | tuple | list):
         for part in (*value, *(value.values() if isinstance(value, dict) else ())):
-            yield from told(part)
+            yield from phrases(part)
     elif isinstance(value, str) and PHRASE.search(value):
         yield value
 
 
 def section(exercise: Exercise, page: Path, answer: Solution) -> str:
     """An exercise in the lecturer's list."""
-    how = "its check" if exercise.check else "hand"
-    head = f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, marked by {how}.*"
+    marker = "its check" if exercise.check else "hand"
+    head = f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, marked by {marker}.*"
     if not exercise.check:
         return f"{head}\n\n{rubric(exercise, answer)}\n"
     tests = module_of(exercise.name).EXERCISES
     mistakes = [*dict.fromkeys(reasons(tests[exercise.name]))]
-    told = "\n".join(f"* {reason}" for reason in mistakes)
+    bullets = "\n".join(f"* {reason}" for reason in mistakes)
     code = f"```python\n{answer.code}\n```"
-    return f"{head}\n\n{answer.text}\n\n{code}\n\nIts check tells apart:\n\n{told}\n"
+    return f"{head}\n\n{answer.text}\n\n{code}\n\nIts check tells apart:\n\n{bullets}\n"
 
 
 def guide(

@@ -51,8 +51,8 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
         slider("guess", asked["name"], asked["start"] if guess is None else guess, 0, 1, 0.01),
         tick("reveal", f"show {asked['line']} and its rival", guess is not None),
         *(
-            control(column, of, list(dict.fromkeys(v for v in rows[column] if v is not None)))
-            for column, of in controls.items()
+            control(column, entry, list(dict.fromkeys(v for v in rows[column] if v is not None)))
+            for column, entry in controls.items()
         ),
         choice("against", "against", [ROUNDS, BYTES]),
     ]
@@ -96,7 +96,7 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
         .mark_text(align="right", baseline="bottom", dx=-4, dy=-2, color=GREY, text=words)
         .encode(x=altair.value("width"), y=at_guess),
     ]
-    units = {column: of.get("unit", "") for column, of in controls.items()}
+    units = {column: entry.get("unit", "") for column, entry in controls.items()}
     picture = layered(260, params, layers, shared)
     return chart(number, picture, caption, alt, units, keep=["guess"])
 
@@ -170,11 +170,11 @@ def panel(name: str) -> Any:
     chosen = {
         column: W.SelectionSlider(
             options=[(str(v), v) for v in positions[column]],
-            value=of["start"],
-            description=of["name"],
+            value=entry["start"],
+            description=entry["name"],
             **look,
         )
-        for column, of in controls.items()
+        for column, entry in controls.items()
     }
     button, picture = W.Button(description="Train this here"), W.HTML()
 
@@ -184,9 +184,9 @@ def panel(name: str) -> Any:
             values = {column: s.value for column, s in chosen.items()}
             histories = train_chosen(name, values.pop("clients"), values)
             ends = {m: f"{h.final['accuracy']:.2f}" for m, h in histories.items()}
-            said = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
-            caption = f"Trained here just now, seed 0. Accuracy at the end: {said}."
-            picture.value = figure("0.0", panels(histories), caption, said).content
+            scores = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
+            caption = f"Trained here just now, seed 0. Accuracy at the end: {scores}."
+            picture.value = figure("0.0", panels(histories), caption, scores).content
         except Exception as error:  # what cannot be is said in the panel
             picture.value = f"<p>{type(error).__name__}: {error}</p>"
         finally:

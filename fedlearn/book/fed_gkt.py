@@ -24,16 +24,16 @@ def watch_maps(number: str) -> "Chart":
     from .show import chart
     from .vega import GREY, ONE, WORDS, alt, choice, layered, slider
 
-    its = json.loads(data_path("grids", "fed_gkt_noise.json").read_text("utf-8"))["columns"]
+    columns = json.loads(data_path("grids", "fed_gkt_noise.json").read_text("utf-8"))["columns"]
     cells = [{"panel": k, "row": c // 8, "column": c % 8} for k in range(3) for c in range(64)]
-    which, pixel = "indexof(labels, digit)", "8 * datum.row + datum.column"
+    index, pixel = "indexof(labels, digit)", "8 * datum.row + datum.column"
     # four maps of 4 x 4, two by two
     corner = "32 * floor(datum.row / 4) + 16 * floor(datum.column / 4)"
     place = f"{corner} + 4 * (datum.row % 4) + datum.column % 4"
     shades = (
-        f"pictures[{which}][{pixel}]",
-        f"maps[{which}][{place}] + noise * grain[{which}][{place}]",
-        f"painted[round(2 * noise)][{which}][{pixel}]",
+        f"pictures[{index}][{pixel}]",
+        f"maps[{index}][{place}] + noise * grain[{index}][{place}]",
+        f"painted[round(2 * noise)][{index}][{pixel}]",
     )
     wide = {"axis": None, "scale": {"domain": [-0.2, 26.2], "nice": False}}
     high = {"axis": None, "scale": {"domain": [14.4, -1.4], "nice": False, "zero": False}}
@@ -72,9 +72,9 @@ def watch_maps(number: str) -> "Chart":
         ]
     names = "labels", "pictures", "maps", "grain", "painted", "accuracy", "recovered"
     params = [
-        slider("noise", "noise on the maps", 0, 0, its["noise"][-1], 0.5),
-        choice("digit", "digit", its["labels"]),
-        *({"name": name, "value": its[name]} for name in names),
+        slider("noise", "noise on the maps", 0, 0, columns["noise"][-1], 0.5),
+        choice("digit", "digit", columns["labels"]),
+        *({"name": name, "value": columns[name]} for name in names),
     ]
     return chart(
         number,
@@ -244,18 +244,18 @@ def twenty_rounds() -> list[dict[str, str]]:
         "colour pictures, clients differ": pictures["dirichlet:0.5"],
         "colour pictures, clients alike": pictures["iid"],
     }
-    return [{"": what} | dict(its[["FedAvg", "FedGKT"]]) for what, its in tasks.items()]
+    return [{"": task} | dict(column[["FedAvg", "FedGKT"]]) for task, column in tasks.items()]
 
 
 def who_teaches() -> list[dict[str, str]]:
     """Stored runs on CIFAR-10 where clients are alike, by who is taught."""
     from .claims import ends
 
-    its = ends("fed_gkt_small", form=".1f", times=100, dataset="cifar10")["iid"]
+    cells = ends("fed_gkt_small", form=".1f", times=100, dataset="cifar10")["iid"]
     columns = ("", "clients not taught", "clients taught")
     rows = (
-        ("server not taught", its["none"], its["only S->E"]),
-        ("server taught", its["only E->S"], its["FedGKT"]),
+        ("server not taught", cells["none"], cells["only S->E"]),
+        ("server taught", cells["only E->S"], cells["FedGKT"]),
     )
     return [dict(zip(columns, row, strict=True)) for row in rows]
 

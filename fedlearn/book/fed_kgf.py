@@ -84,8 +84,8 @@ def watch_round() -> dict[str, Any]:
     wide = {"axis": None, "scale": {"domain": [0, 29], "nice": False}}
     high = {"axis": None, "scale": {"domain": [17.2, -1.1], "nice": False, "zero": False}}
 
-    def at(x: str, y: str, *far: Any) -> tuple[Any, ...]:
-        return alt.X(f"{x}:Q", **wide), alt.Y(f"{y}:Q", **high), *far
+    def at(x: str, y: str, *ends: Any) -> tuple[Any, ...]:
+        return alt.X(f"{x}:Q", **wide), alt.Y(f"{y}:Q", **high), *ends
 
     def left(y: float) -> dict[str, Any]:
         spots = {"x": alt.XDatum(0, **wide), "y": alt.YDatum(y, **high)}
@@ -128,7 +128,7 @@ def watch_round() -> dict[str, Any]:
         client="'mostly ' + datum.k + 's'",
         module="'' + (datum.j + 1)",
     )
-    heard = (
+    summary = (
         "datum.jumps + ' copied cells jump, the rest move ' + format(datum.slope, '.2f') + "
         "' as far as w'"
     )
@@ -150,7 +150,7 @@ def watch_round() -> dict[str, Any]:
         .encode(*at("mx", "above"), text="name:N"),
         kernels.transform_filter("datum.copy")
         .transform_aggregate(jumps="sum(jump)", slope="mean(slope)")
-        .transform_calculate(words=heard)
+        .transform_calculate(words=summary)
         .mark_text(**BOLD)
         .encode(**left(3.8), text="words:N"),
         deal.mark_rect(stroke="#888").encode(*at("x", "y", *size), color=sends),
@@ -195,23 +195,24 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     runs = by_label(name, dataset=dataset, partition="Iid()")
     both, up = (lambda h: h.bytes_up + h.bytes_down), (lambda h: h.bytes_up)
 
-    def within(its: list[Any], sent: Callable[[Any], Any]) -> list[float]:
+    def within(histories: list[Any], sent: Callable[[Any], Any]) -> list[float]:
         """The last accuracy of each run within Fed-KGF's bytes, if a round is not more."""
         most, last = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001, []
-        for h in its:
-            so_far = sent(h).cumsum()
-            last += [r["accuracy"] for r in h.evaluated if so_far[r["round"] - 1] <= most][-1:]
+        for h in histories:
+            total = sent(h).cumsum()
+            last += [r["accuracy"] for r in h.evaluated if total[r["round"] - 1] <= most][-1:]
         return last
 
     rows = []
     for label, (method, sends) in SENDS.items() if "Fed-KGF" in runs else ():
-        if its := runs.get(label, []):
+        if histories := runs.get(label, []):
             row = {"method": method, "sends up": sends}
             row |= {
-                way: f"{getattr(its[0], f'bytes_{way}').mean() / 1e6:.2f}" for way in ("up", "down")
+                way: f"{getattr(histories[0], f'bytes_{way}').mean() / 1e6:.2f}"
+                for way in ("up", "down")
             }
-            reached = {"all rounds": [h.late_accuracy() for h in its]}
-            reached |= {"both ways": within(its, both), "up alone": within(its, up)}
+            reached = {"all rounds": [h.late_accuracy() for h in histories]}
+            reached |= {"both ways": within(histories, both), "up alone": within(histories, up)}
             rows.append(row | {c: spread(a) if a else "" for c, a in reached.items()})
     return rows
 
@@ -229,23 +230,23 @@ def gradient(answer: Function) -> Reasons:
     for m, n in ((3, 6), (3, 7), (4, 2)):
         w, g = uniform((m, 2, 3, 3), -0.9, 0.9, 1), uniform((n, 2, 3, 3), -1, 1, 2)
         w[0, 0, 0, 0] = 0.0
-        beta, which = uniform((n, 2, 3, 3), 2.0, 10.0, 3), torch.arange(n) % m
+        beta, bases = uniform((n, 2, 3, 3), 2.0, 10.0, 3), torch.arange(n) % m
         before, got = w.clone(), answer(w, beta, g)
         yield not torch.equal(w.detach(), before) and "it changes the base kernels that it is given"
         if tuple(got.shape) == (n, 2, 3, 3):
             yield "a base kernel has one gradient, and it is the sum over its copies"
         if tuple(got.shape) != (m, 2, 3, 3):
             yield f"it returns the shape {list(got.shape)} for {m} base kernels"
-        copies, blocks = w[which], torch.arange(n) // -(-n // m)
+        copies, blocks = w[bases], torch.arange(n) // -(-n // m)
         slope = beta * copies.abs() ** (beta - 1)
 
-        def summed(each: torch.Tensor, by: torch.Tensor = which) -> torch.Tensor:
-            return torch.zeros_like(w).index_add_(0, by, each)  # noqa: B023
+        def summed(each: torch.Tensor, index: torch.Tensor = bases) -> torch.Tensor:
+            return torch.zeros_like(w).index_add_(0, index, each)  # noqa: B023
 
         last = torch.zeros_like(w)
-        last[which] += g * slope  # of equal indices one counts
+        last[bases] += g * slope  # of equal indices one counts
         in_blocks = beta * w[blocks].abs() ** (beta - 1)
-        count = which.bincount(minlength=m).clamp(min=1)[:, None, None, None]
+        count = bases.bincount(minlength=m).clamp(min=1)[:, None, None, None]
         wrong = {
             "that is the mean over the copies; their gradients add up": summed(g * slope) / count,
             "`out[index] += ...` keeps only one of several equal indices; "

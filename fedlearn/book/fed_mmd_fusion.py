@@ -42,8 +42,8 @@ def two_clouds() -> dict[str, Any]:
         .transform_calculate(total=f"{STIFF} * pow(datum.x - {WANTS}, 2) + lam * datum.mmd")
     )
     names = {0: "as downloaded", WANTS: "what its own task wants"}
-    said = " : ".join(f"datum.value == {v} ? '{name}'" for v, name in names.items())
-    ticks = alt.Axis(values=list(names), labelExpr=f"{said} : ''", title=None)
+    label = " : ".join(f"datum.value == {v} ? '{name}'" for v, name in names.items())
+    ticks = alt.Axis(values=list(names), labelExpr=f"{label} : ''", title=None)
     x = alt.X("x:Q", axis=ticks, scale=alt.Scale(domain=[-2, 6], nice=False))
     scale = alt.Scale(domain=[0, 4], nice=False)
     side = {"scale": scale, "title": None, "axis": alt.Axis(values=[0, 1, 2])}
@@ -63,7 +63,7 @@ def two_clouds() -> dict[str, Any]:
             text=f"'training stops after ' + format(datum.x / {WANTS}, '.0%') + ' of its way'"
         )
     )
-    here = alt.Chart().transform_filter("abs(datum.x - p) < 0.01")
+    place = alt.Chart().transform_filter("abs(datum.x - p) < 0.01")
     layers = [
         alt.Chart()
         .transform_calculate(line=f"'{name}'")
@@ -73,7 +73,7 @@ def two_clouds() -> dict[str, Any]:
     ]
     layers += [
         settled.mark_rule(**DOTTED, strokeWidth=1.5).encode(x),
-        here.mark_point(filled=True, size=110, opacity=1, color=BLUE).encode(
+        place.mark_point(filled=True, size=110, opacity=1, color=BLUE).encode(
             x, alt.Y("mmd:Q", **side)
         ),
         alt.Chart(alt.InlineData(values=points))
@@ -87,7 +87,7 @@ def two_clouds() -> dict[str, Any]:
         vega.point_at(str(WANTS), "3")
         .mark_point(shape="cross", size=160, color=GREY, strokeWidth=2)
         .encode(x, alt.Y("y:Q", **side)),
-        here.transform_calculate(text="'MMD² is ' + format(datum.mmd, '.2f')")
+        place.transform_calculate(text="'MMD² is ' + format(datum.mmd, '.2f')")
         .mark_text(**BOLD)
         .encode(x=alt.value(8), y=alt.value(14), text="text:N"),
         settled.mark_text(**BOLD).encode(x=alt.value(8), y=alt.value(32), text="text:N"),

@@ -66,13 +66,13 @@ def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) 
     from .pictures import kernel_rows
     from .show import figure
 
-    def own(w: torch.Tensor) -> torch.Tensor:
+    def diagonal(w: torch.Tensor) -> torch.Tensor:
         return torch.stack([w[i, i : i + 1] for i in range(7)]).cpu()
 
-    changed = {label: own(w - start) for label, w in models.items()}
+    changed = {label: diagonal(w - start) for label, w in models.items()}
     return figure(
         number,
-        kernel_rows({"start": own(start)} | changed, apart=["start"]),
+        kernel_rows({"start": diagonal(start)} | changed, apart=["start"]),
         caption="""Seven kernels of the second block, each from a channel to itself: the start, and
         what all rounds together have changed of it. Violet is negative, orange positive; the two
         lower rows share a scale.""",

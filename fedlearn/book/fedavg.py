@@ -46,19 +46,19 @@ def two_bowls(number: str) -> "Chart":
         return f"(end{i} + pow(left{i}, {t}) * ({START[i]} - end{i}))"
 
     def walk(i: int) -> str:
-        a, c = ([of[k][i] for k in both] for of in (BOWLS, OPTIMA))
-        own, left = f"({c}[datum.k] * apart)", f"({[1 - RATE * x for x in a]}[datum.k])"
-        return f"{own} + pow({left}, datum.s) * ({model('(round - 1)', i)} - {own})"
+        a, c = ([table[k][i] for k in both] for table in (BOWLS, OPTIMA))
+        optimum, left = f"({c}[datum.k] * apart)", f"({[1 - RATE * x for x in a]}[datum.k])"
+        return f"{optimum} + pow({left}, datum.s) * ({model('(round - 1)', i)} - {optimum})"
 
     def ring(i: int) -> str:
-        a, c = ([of[k][i] for k in both] for of in (BOWLS, OPTIMA))
+        a, c = ([table[k][i] for k in both] for table in (BOWLS, OPTIMA))
         turned = f"{('cos', 'sin')[i]}(datum.angle)"
         return f"{c}[datum.k] * apart + sqrt(2 * datum.level / {a}[datum.k]) * {turned}"
 
     kinds = ["client 1", "client 2", "their mean", "best for both"]
     sides = [
-        {"scale": alt.Scale(domain=list(of), nice=False), "title": title}
-        for of, title in (((-2.6, 2.6), "first weight"), ((-1.9, 2.1), "second weight"))
+        {"scale": alt.Scale(domain=list(domain), nice=False), "title": title}
+        for domain, title in (((-2.6, 2.6), "first weight"), ((-1.9, 2.1), "second weight"))
     ]
     x, y = alt.X("x:Q", **sides[0]), alt.Y("y:Q", **sides[1])
     legend = {"orient": "top", "title": None, "labelFontSize": 12, "columns": 4}
@@ -82,8 +82,8 @@ def two_bowls(number: str) -> "Chart":
         .transform_calculate(angle="datum.n % 41 * PI / 20", level="[0.1, 0.4, 0.9][datum.r % 3]")
         .transform_calculate(x=ring(0), y=ring(1), kind=f"{kinds}[datum.k]")
     )
-    away = f"sqrt(pow({model('round', 0)} - best0, 2) + pow({model('round', 1)} - best1, 2))"
-    words = f"'after round ' + round + ': ' + format({away}, '.2f') + ' from the best for both'"
+    distance = f"sqrt(pow({model('round', 0)} - best0, 2) + pow({model('round', 1)} - best1, 2))"
+    words = f"'after round ' + round + ': ' + format({distance}, '.2f') + ' from the best for both'"
     plane = layered(
         300,
         params,

@@ -31,7 +31,7 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
         ("SuperLink", "ask + start + work", "the answer waits for the server"),
         ("ServerApp", "T", "the server has its answer"),
     ]
-    where, begins, what = (list(column) for column in zip(*stages, strict=True))
+    places, begins, events = (list(column) for column in zip(*stages, strict=True))
     params: list[dict[str, Any]] = [
         slider("time", "time, % of the round", 0, 0, 100, 1),
         slider("train", "a client trains", round(math.log10(train), 1), -2, 3, 0.1),
@@ -45,16 +45,16 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
     at = " + ".join(f"(now > {begin} - 1e-9)" for begin in begins[1:])  # the stage of now
     y = alt.Y("where:N", sort=programs, title=None, scale=alt.Scale(domain=programs))
     x = alt.X("x:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
-    rows = [{"where": program, "n": n} for n, program in enumerate(where)]
+    rows = [{"where": program, "n": n} for n, program in enumerate(places)]
     times = f"[{', '.join([*begins, 'T'])}]"
     spans = alt.Chart(alt.InlineData(values=rows)).transform_calculate(
         x=f"{times}[datum.n]", x2=f"{times}[datum.n + 1]"
     )
     colour = alt.condition("datum.where == 'ClientApp'", alt.value(BLUE), alt.value(AMBER))
     ends = alt.Chart(alt.InlineData(values=[{"where": programs[0], "end": k} for k in (0, 1)]))
-    dot = alt.Chart(ONE).transform_calculate(x="now", where=f"{where}[{at}]")
+    dot = alt.Chart(ONE).transform_calculate(x="now", where=f"{places}[{at}]")
     lines = [
-        f"format(now, '.1f') + ' s: ' + {what}[{at}]",
+        f"format(now, '.1f') + ' s: ' + {events}[{at}]",
         "'a round: ' + format(T, '.1f') + ' s; ' + format(work / T, '.1~%') + ' of it is training'",
     ]
     guessed = alt.Chart(ONE).transform_calculate(x=f"{guess or 0}", says="'your guess'")
@@ -134,8 +134,8 @@ def framed(messages: Mapping[str, float], added: float, hidden: str) -> dict[str
     """
     from .vega import AMBER, DOTTED, WORDS, alt, heading, layered, slider, tick
 
-    own = "your own"
-    names = [*messages, own]
+    custom = "your own"
+    names = [*messages, custom]
     asked = f"your guess for {hidden}, % "
     params = [
         slider("guess", asked, 10, 0, 100, 1),
@@ -145,9 +145,9 @@ def framed(messages: Mapping[str, float], added: float, hidden: str) -> dict[str
     ]
     values = [
         {"method": name, "message": b, "added": added, "part": 1}
-        for name, b in [*messages.items(), (own, 0)]
+        for name, b in [*messages.items(), (custom, 0)]
     ]
-    message = f"(datum.method == '{own}' ? pow(10, bytes) : datum.message)"
+    message = f"(datum.method == '{custom}' ? pow(10, bytes) : datum.message)"
     shared = (
         alt.Chart(alt.InlineData(values=values))
         .transform_filter(f"datum.method != '{hidden}' || reveal")

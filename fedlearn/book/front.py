@@ -82,7 +82,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
 
     def linked(k: int, name: str) -> dict[str, Any]:
         """A parameter that goes where the chosen link is."""
-        places = {preset: round(of[k], 4) for preset, of in powers.items()}
+        places = {preset: round(power[k], 4) for preset, power in powers.items()}
         at = f"{json.dumps(places)}[link]"
         update = f"isValid({at}) ? {at} : {name}"
         moves = [{"events": [{"signal": "link"}], "update": update}]
@@ -117,7 +117,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     shown = {n: list(dict.fromkeys(r["line"] for r in values if r["runs"] == n)) for n in names}
     place: dict[str, int] = {}
     for line, k in (
-        (n, k) for of in shown.values() for n, k in zip(of, vega.places(of), strict=True)
+        (n, k) for group in shown.values() for n, k in zip(group, vega.places(group), strict=True)
     ):
         place.setdefault(line, k)
     legend = LEGEND | {
@@ -163,10 +163,10 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         .transform_calculate(words=f"datum.line + ': ' + ({amount.format('datum.x')})")
     )
 
-    def label(whose: str, before: str, x: Any, **position: Any) -> altair.Chart:
+    def label(test: str, before: str, x: Any, **position: Any) -> altair.Chart:
         """Words beside the dotted line, at an end of it, where they are never cut off."""
         return (
-            reached.transform_filter(whose)
+            reached.transform_filter(test)
             .transform_calculate(words=f"'{before}' + datum.words")
             .mark_text(fontSize=13, fontWeight="bold", **position)
             .encode(x=altair.value(x), y=altair.datum(target), text="words:N")

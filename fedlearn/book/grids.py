@@ -39,8 +39,8 @@ def chapter_file(name: str) -> dict[str, Any]:
     """What ``data/chapters/<name>.yaml`` states; ``ValueError`` if there is no such chapter."""
     path = data_path("chapters", f"{name}.yaml")
     if not path.exists():
-        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
-        raise ValueError(f"There is no data/chapters/{name}.yaml; there are: {there}.")
+        names = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
+        raise ValueError(f"There is no data/chapters/{name}.yaml; there are: {names}.")
     return read_yaml(path)
 
 
@@ -48,8 +48,8 @@ def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
     """Every run of a grid: (line, clients, position, seed, split), and what states it."""
     spec = chapter_file(name)["grid"]
     for line, of_line in spec["lines"].items():
-        own = "splits" not in spec or "partition" in of_line
-        splits = [None] if own else spec["splits"]["positions"]
+        fixed = "splits" not in spec or "partition" in of_line
+        splits = [None] if fixed else spec["splits"]["positions"]
         positions = of_line.get("positions", [None])
         for position, split, clients, seed in product(
             positions, splits, spec["clients"], spec["seeds"]
@@ -79,10 +79,10 @@ def trained(e: Experiment, method: "Method | None" = None, **settings: Any) -> "
     step, and in silence."""
     from ..round import run
 
-    how = asdict(e.settings) | {"engine": "stacked", "progress": False} | settings
+    args = asdict(e.settings) | {"engine": "stacked", "progress": False} | settings
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run(method or e.make_method(), e.make_task(), e.rounds, **how)
+        return run(method or e.make_method(), e.make_task(), e.rounds, **args)
 
 
 def rounds_of(name: str, run: tuple) -> list[tuple]:
@@ -141,7 +141,7 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
 def fill(
     name: str,
     command: str,
-    of: int,
+    width: int,
     columns: Sequence[str],
     played: Callable[[tuple], list[tuple]],
     stages: Sequence[Callable[[list[Row]], Iterable[tuple]]],
@@ -151,7 +151,7 @@ def fill(
     """Do what is missing of a grid, and write the file every minute and at the end, so that it may
     be stopped at any time.
 
-    A run is the values of the first ``of`` columns; ``played`` turns it into its rows. A stage
+    A run is the values of the first ``width`` columns; ``played`` turns it into its rows. A stage
     lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
     """
     from joblib import Parallel, delayed
@@ -159,7 +159,7 @@ def fill(
     (rows, before), began = stored(name), time.monotonic()
     written = began
     for stage in stages:
-        done = {tuple(row.get(c) for c in columns[:of]) for row in rows}
+        done = {tuple(row.get(c) for c in columns[:width]) for row in rows}
         missing = [run for run in stage(rows) if run not in done]
         jobs = Parallel(args.jobs, return_as="generator")
         for i, new in enumerate(jobs(delayed(played)(run) for run in missing), 1):

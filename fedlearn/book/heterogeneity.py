@@ -99,7 +99,7 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
         alt.Shape: forms,
         alt.StrokeDash: [[2, 3], [7, 3], *[[1, 0]] * 4],
     }
-    colour, shape, dash = (series(c, "kind", kinds, its, legend) for c, its in looks.items())
+    colour, shape, dash = (series(c, "kind", kinds, look, legend) for c, look in looks.items())
     text = (
         "['optimum ' + format(best, '+.2f'), 'FedAvg ends at ' + format(end, '+.2f'), "
         "'a round leaves ' + format(remains, '.0%')]"
@@ -209,7 +209,7 @@ def layer_drift(answer: Function) -> Reasons:
 
     flat = {name: torch.stack([u[name].flatten() for u in updates]) for name in shapes}
     counts = torch.tensor(samples).float()
-    p, even = counts / counts.sum(), torch.full((3,), 1 / 3)
+    p, equal = counts / counts.sum(), torch.full((3,), 1 / 3)
     given = answer(updates, samples)
     if not isinstance(given, dict) or set(given) != set(shapes):
         yield f"the answer should be a dictionary with a number for each of {', '.join(shapes)}"
@@ -217,7 +217,7 @@ def layer_drift(answer: Function) -> Reasons:
         value, right = float(given[name]), drift(stacked, p)
         wrong = {
             "every client counts the same in it: weigh by samples, "
-            "in the mean and in the spread around it": drift(stacked, even),
+            "in the mean and in the spread around it": drift(stacked, equal),
             "the p_k have to sum to one: divide by the sum of the samples": drift(stacked, counts),
             "the square root is missing": right**2,
             "it is the drift of all tensors together: treat each name on its own": drift(

@@ -63,10 +63,10 @@ def rows(
     runs = runs.assign(target=aim)
     reached = rounds["accuracy"] >= rounds["run"].map(runs["target"])
     first = rounds[reached].groupby("run")["round"].min()
-    until = rounds[rounds["round"] <= rounds["run"].map(first)]
+    counted = rounds[rounds["round"] <= rounds["run"].map(first)]
     for way in ("up", "down"):
         runs[f"MB {way}"] = rounds.groupby("run")[f"bytes_{way}"].sum() / 1e6
-        runs[f"MB {way} to it"] = until.groupby("run")[f"bytes_{way}"].sum() / 1e6
+        runs[f"MB {way} to it"] = counted.groupby("run")[f"bytes_{way}"].sum() / 1e6
     computing = rounds["seconds"] / rounds["clients"].clip(lower=1)
     runs["client seconds"] = computing.groupby(rounds["run"]).sum()
     table = []
@@ -120,16 +120,16 @@ def command(row: "pandas.DataFrame") -> str:
 def _mean(values: "pandas.Series") -> str:
     """The mean of those that are there, and how many that are if not all."""
     count, mean = values.count(), f"{values.mean():,.3f}"
-    some = mean if count == len(values) else f"{mean} ({count} of {len(values)} runs)"
-    return some if count else "not reached"
+    text = mean if count == len(values) else f"{mean} ({count} of {len(values)} runs)"
+    return text if count else "not reached"
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
     """A row as HTML: its numbers, the command, and the files, which unfold."""
     texts = [html.escape(row[name]) for name in HEADS[:-1]]
-    how = html.escape(row["command"] or "made in Python: the file does not say how")
+    recipe = html.escape(row["command"] or "made in Python: the file does not say how")
     files = "".join(f"<code>{html.escape(f)}</code>" for f in row["files"])
-    return [*texts, f"<details><summary>again</summary><code>{how}</code>{files}</details>"]
+    return [*texts, f"<details><summary>again</summary><code>{recipe}</code>{files}</details>"]
 
 
 def shown(number: str, caption: str, entries: Sequence[Mapping[str, Any]]) -> Shown:

@@ -43,8 +43,8 @@ def run(copy: dict[str, Any], answers: dict[str, str], student: str) -> dict[str
             cells.append(cell | {"source": "" if name in ended else text})
         notebook = nbformat.from_dict({**copy, "cells": cells})
         place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        where = {"metadata": {"path": place.name}}
-        client = NotebookClient(notebook, timeout=WAIT, allow_errors=True, resources=where)
+        resources = {"metadata": {"path": place.name}}
+        client = NotebookClient(notebook, timeout=WAIT, allow_errors=True, resources=resources)
         client.interrupt_on_timeout, client.kernel_name = True, "python3"
         client.extra_arguments = ["--IPKernelApp.log_level=40"]  # a warning for each kernel
         last: dict[str, Any] = {}
@@ -61,9 +61,9 @@ def run(copy: dict[str, Any], answers: dict[str, str], student: str) -> dict[str
     notes, failed = {}, dict(ended)
     for cell in (c for c in notebook.cells if c.cell_type == "code"):
         name = grade(cell).get("grade_id", "").removesuffix("-check")
-        for said in (o for o in cell.outputs if o.output_type == "error"):
-            why = "" if said.ename == "AssertionError" else f"{said.ename}: "
-            failed.setdefault(name, " ".join((why + said.evalue).split()))
+        for output in (o for o in cell.outputs if o.output_type == "error"):
+            kind = "" if output.ename == "AssertionError" else f"{output.ename}: "
+            failed.setdefault(name, " ".join((kind + output.evalue).split()))
         if grade(cell).get("grade"):
             notes[name] = failed.get(name, "")
     return notes
@@ -77,12 +77,12 @@ def marked(
     if not student and any(SEEDED in source(c) for c in cells):
         raise ValueError("its numbers are one student's own: mark with --seed-from, the roster")
     answers = {grade(c).get("grade_id", ""): source(c) for c in cells if grade(c).get("solution")}
-    theirs = [
+    matches = [
         c for c in copies.values() if {*answers} & {grade(x).get("grade_id") for x in c["cells"]}
     ]
-    if not theirs:
+    if not matches:
         raise ValueError("it has no answer to an exercise of this course")
-    for copy in theirs:
+    for copy in matches:
         notes = run(copy, answers, student)
         for cell in copy["cells"]:
             if not grade(cell).get("grade"):
@@ -113,25 +113,25 @@ def mark(
     import pandas as pd
 
     folder, out = Path(folder), check_writable(out)
-    there = sorted(folder.iterdir()) if folder.is_dir() else []
-    students = [p for p in there if p.is_dir() and not p.name.startswith(".")]
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    students = [p for p in entries if p.is_dir() and not p.name.startswith(".")]
     if not students:
         raise ValueError(f"{folder} is no folder with a folder for each student.")
     if out.exists() and not force:
         raise ValueError(f"{out} is there already; with --force it is written anew.")
     ids = roster(seed_from) if seed_from else []
-    made = {
+    drafts = {
         stem: copy_of(read(p), stem, "plain", {}, bool(ids))
         for stem, p in chapters(Path(book)).items()
     }
-    copies, rows = {stem: copy for stem, copy in made.items() if copy}, []
+    copies, rows = {stem: copy for stem, copy in drafts.items() if copy}, []
     names = {unicodedata.normalize("NFC", p.name) for p in students}
     rows += [(i, "", "", 0, 0, "no notebook was handed in") for i in ids if i not in names]
     for student in students:
         known = unicodedata.normalize("NFC", student.name) if ids else ""
         if ids and known not in ids:
-            said = f"not marked: {seed_from} has no id {known}, so its numbers are not known"
-            rows.append((student.name, "", "", 0, 0, said))
+            note = f"not marked: {seed_from} has no id {known}, so its numbers are not known"
+            rows.append((student.name, "", "", 0, 0, note))
             continue
         files = [p for p in sorted(student.rglob("*")) if p.is_file()]
         notebooks = [
@@ -148,6 +148,6 @@ def mark(
     table = pd.DataFrame(rows, columns=COLUMNS)
     table["points"] = table["points"].astype("Int64")
     write_text(out, table.to_csv(index=False))
-    open_ = table["note"] == "by hand"
+    by_hand = table["note"] == "by hand"
     sums = table.groupby("student")[["points", "of"]].sum()
-    return sums.assign(by_hand=table[open_].groupby("student").size()).fillna(0).astype(int)
+    return sums.assign(by_hand=table[by_hand].groupby("student").size()).fillna(0).astype(int)

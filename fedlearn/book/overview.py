@@ -19,12 +19,12 @@ MARKERS = {"nobody": "o", "clients": "s", "server": "^", "both": "D"}
 CLOSE = 1.07  # bytes that differ less share a place
 
 
-def accuracy_of_three(**how: Any) -> "Axes":
+def accuracy_of_three(**options: Any) -> "Axes":
     """Accuracy against bytes: FedAvg, one of the papers' methods, and one that remembers."""
     comparison = chapter_file("index")["minutes"]["comparisons"][0]
     stored = runs_of(comparison)
     runs = {line: stored[line] for line in ("FedAvg", "RPN", "STC")}
-    return compare(runs.values(), "bytes", labels=list(runs), **how)
+    return compare(runs.values(), "bytes", labels=list(runs), **options)
 
 
 def three_lines(number: str, caption: str, alt: str) -> Shown:
@@ -49,10 +49,10 @@ def measured() -> list[dict[str, Any]]:
 def _traffic(method: str, network: str) -> float:
     """Bytes up and down of the fifth round: DGC warms up for four."""
     task = tasks.classification("digits", clients=10, network=network)
-    made = methods.METHODS[method]()
+    instance = methods.METHODS[method]()
     rounds = 5 if method == "dgc" else 2
-    how: dict[str, Any] = {"batch_size": 16, "evaluate_every": rounds, "progress": False}
-    last = run(made, task, rounds, engine="auto", **how).rows[-1]
+    settings: dict[str, Any] = {"batch_size": 16, "evaluate_every": rounds, "progress": False}
+    last = run(instance, task, rounds, engine="auto", **settings).rows[-1]
     return float(last["bytes_up"] + last["bytes_down"])
 
 

@@ -32,20 +32,20 @@ def partition(task: Task, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def agreement(found: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]]) -> dict[str, Any]:
+def agreement(cases: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]]) -> dict[str, Any]:
     """A number from -1 to 1 for any two clients, under a choice of how many there are and of alpha:
     of each such case the clients' labels, the numbers [clients, clients], and a title."""
     from .vega import alt, choice, heading, layered, signed
 
     values = [
         {"clients": k, "alpha": alpha, "row": i, "column": j, "number": round(float(number), 2)}
-        for (k, alpha), (_, rows, _) in found.items()
+        for (k, alpha), (_, rows, _) in cases.items()
         for i, row in enumerate(rows)
         for j, number in enumerate(row)
     ]
     case = "[clients + '|' + alpha]"
-    labels = {f"{k}|{alpha}": [str(x) for x in names] for (k, alpha), (names, *_) in found.items()}
-    titles = {f"{k}|{alpha}": title for (k, alpha), (*_, title) in found.items()}
+    labels = {f"{k}|{alpha}": [str(x) for x in names] for (k, alpha), (names, *_) in cases.items()}
+    titles = {f"{k}|{alpha}": title for (k, alpha), (*_, title) in cases.items()}
     axis = alt.Axis(labelExpr=f"({json.dumps(labels)}){case}[datum.value]", labelAngle=0)
     axis.title = "client, by its main digit"
     color = alt.Color("number:Q", title="cosine").scale(**signed(1.0))
@@ -54,7 +54,7 @@ def agreement(found: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]])
         .mark_rect()
         .encode(alt.X("column:O", axis=axis), alt.Y("row:O", axis=axis), color, tooltip="number:Q")
     )
-    clients, alphas = (list(dict.fromkeys(values)) for values in zip(*found, strict=True))
+    clients, alphas = (list(dict.fromkeys(values)) for values in zip(*cases, strict=True))
     params = [choice("clients", "clients", clients), choice("alpha", "alpha", alphas)]
     shared = alt.Chart(alt.InlineData(values=values)).transform_filter(
         "datum.clients == clients && datum.alpha == alpha"

@@ -40,5 +40,5 @@ def playground(scene: str = "") -> Playground:
         scene=scene,
         digits=images.tobytes() + labels.tobytes(),
         about=about | {"mean": source.mean[0], "std": source.std[0]},
-        links={name: link.check(**its) for name, its in link.PRESETS.items()},
+        links={name: link.check(**preset) for name, preset in link.PRESETS.items()},
     )

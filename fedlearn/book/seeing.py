@@ -28,19 +28,19 @@ def learned(task: str) -> Rows:
 
     def often(label: str) -> dict[int, float]:
         """By seed, the mean over the frequent classes."""
-        its = ((h.meta["task"]["seed"], h.final[column]) for h in runs[label])
-        return {seed: float(np.mean([values[k] for k in frequent])) for seed, values in its}
+        pairs = ((h.meta["task"]["seed"], h.final[column]) for h in runs[label])
+        return {seed: float(np.mean([values[k] for k in frequent])) for seed, values in pairs}
 
-    for label, its in runs.items():
-        row = {"method": label, "all classes": spread([h.final["accuracy"] for h in its])}
+    for label, histories in runs.items():
+        row = {"method": label, "all classes": spread([h.final["accuracy"] for h in histories])}
         row |= {"frequent": spread([*often(label).values()]), "to FedAvg": "", "below": ""}
         if label != "FedAvg":
             gap = paired(often(label), often("FedAvg"))
             row["to FedAvg"] = f"{gap.mean:+.3f}"
             row["below"] = f"{gap.seeds - gap.wins} of {gap.seeds}"
-        count = len(its[0].rows[0]["clients"])  # one holder of all sends to nobody
+        count = len(histories[0].rows[0]["clients"])  # one holder of all sends to nobody
         for way in ("up", "down"):
-            sent = np.mean([getattr(h, f"bytes_{way}").mean() for h in its]) / count / 1e3
+            sent = np.mean([getattr(h, f"bytes_{way}").mean() for h in histories]) / count / 1e3
             row[way] = f"{sent:.1f}" if count > 1 else ""
         rows.append(row)
     return rows
@@ -74,14 +74,14 @@ def answering(number: str, task: Any) -> "Shown":
     )
 
 
-def found_boxes(number: str, task: Any, found: Sequence[dict[str, torch.Tensor]]) -> "Shown":
+def found_boxes(number: str, task: Any, detections: Sequence[dict[str, torch.Tensor]]) -> "Shown":
     """Six test scenes with the true boxes and those that were found."""
     from .show import figure
 
     x, y = (part.cpu() for part in task.test)
     panels = []
-    for k, its in enumerate(found[:6]):
-        boxes = torch.cat([its["boxes"], its["labels"][:, None]], 1)[its["scores"] > 0.3].cpu()
+    for k, hits in enumerate(detections[:6]):
+        boxes = torch.cat([hits["boxes"], hits["labels"][:, None]], 1)[hits["scores"] > 0.3].cpu()
         panels.append({"image": x[k], "truth": y[k][y[k, :, 4] >= 0], "boxes": boxes})
     return figure(
         number,

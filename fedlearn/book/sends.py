@@ -22,7 +22,7 @@ def stored(name: str) -> dict[str, Any]:
 
 def costs(kind: str = "costs") -> dict[str, Cost]:
     """The stored tables of ``fl.cost``, or those of a meter (``kind`` "meters"), by network."""
-    return {of["network"]["name"]: Cost(**of) for of in stored("sends.json")[kind]}
+    return {entry["network"]["name"]: Cost(**entry) for entry in stored("sends.json")[kind]}
 
 
 def totals(number: str, caption: str, alt: str) -> Chart:
@@ -30,14 +30,14 @@ def totals(number: str, caption: str, alt: str) -> Chart:
     from .vega import BLUE, LEGEND, SKY, choice, heading, layered, series, slider
     from .vega import alt as altair
 
-    tables = {name: [r for r in of.rows if r["up"]] for name, of in costs().items()}
+    tables = {name: [r for r in cost.rows if r["up"]] for name, cost in costs().items()}
     rows = [
         {"network": name, "method": row["method"], "way": way, "bytes": row[way]}
-        for name, of in tables.items()
-        for row in of
+        for name, body in tables.items()
+        for row in body
         for way in ("up", "down")
     ]
-    both = {name: {r["method"]: r["up"] + r["down"] for r in of} for name, of in tables.items()}
+    both = {name: {r["method"]: r["up"] + r["down"] for r in body} for name, body in tables.items()}
     methods = list(dict.fromkeys(row["method"] for row in rows))
     params = [
         choice("network", "network", list(tables), "ResNet-50", "select"),
@@ -81,8 +81,8 @@ def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
     import pandas
 
     frames = []
-    for name, of in tables.items():
-        frame = of.table()
+    for name, cost in tables.items():
+        frame = cost.table()
         chosen = [head for head in frame if re.sub("^[kM]B ", "", head) in columns]
         frames.append(frame[chosen].rename(columns=f"{name}: {{}}".format))
     return pandas.concat(frames, axis=1)
@@ -90,8 +90,8 @@ def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
 
 def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":
     """The same with one row for methods whose rows are equal; empty rows are left out."""
-    heads, some = list(frame), frame[frame.astype(bool).any(axis=1)].reset_index()
-    methods = some.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
+    heads, filled = list(frame), frame[frame.astype(bool).any(axis=1)].reset_index()
+    methods = filled.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
     return methods.reset_index()[["method", *heads]]
 
 

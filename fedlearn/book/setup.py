@@ -62,8 +62,8 @@ class Chapter:
     def task(self, **changes: Any) -> Task:
         """The task with the chapter's parameters, or others in their place. ``task`` names its
         kind, "classification" unless the chapter says otherwise."""
-        its = {"task": "classification", "seed": self.seed} | self.options | changes
-        return pick(its.pop("task"), TASKS, "task")(**its)
+        options = {"task": "classification", "seed": self.seed} | self.options | changes
+        return pick(options.pop("task"), TASKS, "task")(**options)
 
     def run(self, method: Method, rounds: int | None = None, **changes: Any) -> History:
         """One run; ``changes`` are those of its task."""
@@ -82,8 +82,8 @@ class Chapter:
         return f'{styles().content}<p class="fl fl-small">{self!r}</p>'
 
     def __repr__(self) -> str:
-        its = ", ".join(f"{k} {v}" for k, v in self.options.items() if v not in (None, ""))
-        return f"{its}; seeds {', '.join(map(str, self.seeds))}."
+        options = ", ".join(f"{k} {v}" for k, v in self.options.items() if v not in (None, ""))
+        return f"{options}; seeds {', '.join(map(str, self.seeds))}."
 
 
 chapter = Chapter

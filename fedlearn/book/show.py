@@ -42,7 +42,7 @@ class Shown:
         return self.text
 
 
-def said(kind: str, number: str, caption: str) -> tuple[str, str]:
+def figcaption(kind: str, number: str, caption: str) -> tuple[str, str]:
     """An id for links, and the caption with its number as HTML; both must be there."""
     if not re.fullmatch(r"[\dA-Z]+\.\d+", number):
         raise ValueError(f'A {kind.lower()} has a number such as "4.2", not {number!r}.')
@@ -62,8 +62,8 @@ def inline(text: str) -> str:
     return MARKS.sub(_marked, html.escape(" ".join(text.split())))
 
 
-def _marked(found: re.Match[str]) -> str:
-    code, formula, words = found.groups()
+def _marked(match: re.Match[str]) -> str:
+    code, formula, words = match.groups()
     if words:
         return f"<em>{MARKS.sub(_marked, words)}</em>"
     if code:
@@ -108,7 +108,7 @@ def svg(figure: "Figure", salt: str) -> str:
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
     # hundredths of a point are enough
-    text = re.sub(r' (d|x|y)="[^"]+"', lambda found: DECIMALS.sub(r"\1", found[0]), text)
+    text = re.sub(r' (d|x|y)="[^"]+"', lambda match: DECIMALS.sub(r"\1", match[0]), text)
     text = CURVES.sub(_disc, text)
     # ids are the page's, not the picture's
     text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
@@ -128,7 +128,7 @@ def figure(
     ``picture`` is a matplotlib figure, axes of it, or several of them, which stand side by side and
     below one another on a telephone. ``alt`` says what there is to see.
     """
-    anchor, below = said("Figure", number, caption)
+    anchor, below = figcaption("Figure", number, caption)
     if not alt.strip():
         raise ValueError(f"Figure {number} needs an alternative text.")
     several: Any = [picture] if hasattr(picture, "get_figure") else picture
@@ -182,7 +182,7 @@ def table(
     ``units`` says under a column's head what its numbers are counted in, ``forms`` how they are
     written, such as ".1%". Numbers are set to the right; on a telephone the table scrolls.
     """
-    anchor, above = said("Table", number, caption)
+    anchor, above = figcaption("Table", number, caption)
     frame: Any = rows
     if hasattr(frame, "to_dict"):
         named = [str(i) for i in frame.index] if isinstance(frame.index[0], str) else []
@@ -194,22 +194,22 @@ def table(
     for k, form in ((head.index(name), form) for name, form in (forms or {}).items()):
         for row in body:
             row[k] = row[k] if row[k] is None or row[k] != row[k] else format(row[k], form)
-    made = [[cell(value) for value in row] for row in body]
+    cells = [[cell(value) for value in row] for row in body]
     columns = [
-        [row[k] for row in made if row[k][0] and "fl-missing" not in row[k][0]]
+        [row[k] for row in cells if row[k][0] and "fl-missing" not in row[k][0]]
         for k in range(len(head))
     ]
     right = [bool(column) and all(is_number for _, is_number in column) for column in columns]
     kind = [' class="fl-number"' if r else "" for r in right]
     units = units or {}
     top = (f"<th>{inline(corner)}</th>" if corner else "<td></td>") if named else ""
-    for name, its in zip(head, kind, strict=True):
+    for name, style in zip(head, kind, strict=True):
         unit = f'<span class="fl-unit">{inline(units[name])}</span>' if name in units else ""
-        top += f'<th scope="col"{its}>{inline(name)}{unit}</th>' if name else "<td></td>"
+        top += f'<th scope="col"{style}>{inline(name)}{unit}</th>' if name else "<td></td>"
     lines = []
-    for k, row in enumerate(made):
+    for k, row in enumerate(cells):
         line = f'<th scope="row">{inline(named[k])}</th>' if named else ""
-        line += "".join(f"<td{its}>{v}</td>" for (v, _), its in zip(row, kind, strict=True))
+        line += "".join(f"<td{style}>{v}</td>" for (v, _), style in zip(row, kind, strict=True))
         lines.append(f"<tr>{line}</tr>")
     return Shown(
         f'<figure class="fl" id="{anchor}">{above}<div class="fl-scroll" role="region" '
@@ -279,7 +279,7 @@ def chart(
     script: ``says`` maps sliders to parameters that hold their value in words, ``moved`` to the
     parameters, with values, that a hand on the slider sets.
     """
-    anchor, below = said("Figure", number, caption)
+    anchor, below = figcaption("Figure", number, caption)
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
     if not alt.strip():
         raise ValueError(f"Figure {number} needs an alternative text.")

@@ -26,13 +26,13 @@ def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
     return out
 
 
-def heard(bits: int, kept: int) -> list[list[int]]:
+def arrivals(bits: int, kept: int) -> list[list[int]]:
     """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost is said in
     a later round."""
     meant, error, total, rows = np.array(MEANT), np.zeros(24), np.zeros(24), []
     for t in ROUNDS:
-        said = squeezed(meant + error, bits, kept)
-        error, total = meant + error - said, total + said
+        message = squeezed(meant + error, bits, kept)
+        error, total = meant + error - message, total + message
         rows.append(np.rint(100 * total / t).astype(int).tolist())
     return rows
 
@@ -69,8 +69,8 @@ def watch_update() -> dict[str, Any]:
         return alt.Chart().mark_bar(**look).encode(x, y, tooltip=tooltip)
 
     def words(text: str, y: float, **look: Any) -> alt.Chart:
-        where = {"x": alt.value(4), "y": alt.YDatum(y, type="quantitative")}
-        return alt.Chart(ONE).mark_text(**WORDS | look, text=alt.ExprRef(text)).encode(**where)
+        place = {"x": alt.value(4), "y": alt.YDatum(y, type="quantitative")}
+        return alt.Chart(ONE).mark_text(**WORDS | look, text=alt.ExprRef(text)).encode(**place)
 
     layers = [
         bars("meant", color="transparent", stroke=GREY, strokeWidth=1.2, size=15),
@@ -93,7 +93,7 @@ def watch_update() -> dict[str, Any]:
         slider("kept", "numbers sent, of 24", 4, 2, 24, 2),
         slider("round", "round", 1, 1, 12, 1),
         tick("remember", "remember what was lost", False),
-        {"name": "heard", "value": [[heard(b, k) for k in KEPT] for b in WIDTHS]},
+        {"name": "heard", "value": [[arrivals(b, k) for k in KEPT] for b in WIDTHS]},
         {"name": "places", "value": places},
     ]
     return layered(300, params, layers, shared, grid=False, view={"stroke": None})

@@ -71,7 +71,7 @@ def test_pages_compute_with_the_formula_of_the_package(slower):
         row["of_round"] = t + 1
         assert computed(front.SECONDS, **row, **sliders) == pytest.approx(times[t], rel=1e-6)
     (run,) = entries([entry(up=12345.0, down=67890.0, clients=3)]).itertuples()
-    text = choosing.SECONDS.format(its="its")
+    text = choosing.SECONDS.format(row="its")
     cost = computed(text, of_sec=0.5, of_up=12345, of_down=67890, **sliders)
     times = fl.link.time(choosing.history(run), up, down, latency, slower)
     assert times == pytest.approx(cost * np.arange(1, 21))
