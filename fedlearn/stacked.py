@@ -358,8 +358,8 @@ def remake(net: nn.Module, change: Callable, tensors: dict | None = None) -> nn.
         if t is None or not t.is_floating_point():
             return t
         if id(t) not in tensors:  # tied tensors stay tied
-            new, kind = change(t.detach()), type(t)
-            tensors[id(t)] = kind(new, t.requires_grad) if kind is nn.Parameter else new
+            new, moved = change(t.detach()), isinstance(t, nn.Parameter)
+            tensors[id(t)] = nn.Parameter(new, t.requires_grad) if moved else new
         return tensors[id(t)]
 
     new = net.__class__.__new__(net.__class__)  # copy.copy and setattr take much longer

@@ -349,7 +349,16 @@ def folders(path: Path) -> list[Path]:
 
 def images(path: Path) -> list[Path]:
     """The files of images in a folder, likewise."""
-    return sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != ".")
+    shown = (p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != ".")
+    return sorted(p for p in shown if p.is_file())
+
+
+def _labelled(classes: Sequence[Path]) -> Listing:
+    """The pictures in the folder of each class, of which none may be empty."""
+    listing = [(file, i) for i, place in enumerate(classes) for file in images(place)]
+    if empty := {*range(len(classes))} - {i for _, i in listing}:
+        raise DataError(f"{classes[min(empty)]} has no pictures.")
+    return listing
 
 
 def _cinic10(folder: Path) -> tuple[Listing, Listing]:
@@ -358,23 +367,20 @@ def _cinic10(folder: Path) -> tuple[Listing, Listing]:
     classes = [path.name for path in folders(folder / "train")]
     if len(classes) != 10:
         raise DataError(f"train has {len(classes)} folders, not one for each of 10 classes.")
-    pairs = [*enumerate(classes)]
-    train, test = (
-        [(file, i) for i, name in pairs for file in images(folder / part / name)]
-        for part in ("train", "test")
-    )
+    train, test = (_labelled([folder / part / c for c in classes]) for part in ("train", "test"))
     return train, test
 
 
 def _tiny_imagenet(folder: Path) -> tuple[Listing, Listing]:
-    """``train/<class>/images/*.JPEG``, 500 of each of the classes in ``wnids.txt``. The published
-    test pictures have no labels, so those of ``val`` are the test."""
+    """``train/<class>/images/*.JPEG``, 500 of each of the classes in ``wnids.txt``; copies without
+    ``images`` are read, too. The published test pictures have no labels, so those of ``val`` are
+    the test."""
     classes = sorted({*(folder / "wnids.txt").read_text(encoding="utf-8-sig").split()})
     lines = (folder / "val" / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
     rows = (line.split("\t")[:2] for line in lines if line.strip())
     test = [(folder / "val" / "images" / file, classes.index(name)) for file, name in rows]
-    places = [(folder / "train" / name / "images", i) for i, name in enumerate(classes)]
-    return [(file, i) for place, i in places for file in images(place)], test
+    places = [folder / "train" / name / "images" for name in classes]
+    return _labelled([place if place.is_dir() else place.parent for place in places]), test
 
 
 LISTINGS = {"cinic10": _cinic10, "tiny_imagenet": _tiny_imagenet}  # their pictures, with labels

@@ -18,6 +18,7 @@ from torch import nn
 
 from ..arguments import Positive
 from ..links import Downlink, Step, Update, Uplink
+from ..models import state_of
 from ..parts import Aggregator, Arrivals, Context, Shifted, Tensors
 from ..round import Averaging
 from ..servers import mean_update
@@ -33,8 +34,9 @@ class Controlled(Shifted):
 
 
 def variates(net: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shape of the control variate beside each parameter that is trained."""
-    return {f"c/{n}": tuple(p.shape) for n, p in net.named_parameters() if p.requires_grad}
+    """The shape of the control variate beside each parameter of the state that is trained."""
+    trained = {n for n, p in net.named_parameters() if p.requires_grad}
+    return {f"c/{n}": tuple(w.shape) for n, w in state_of(net).items() if n in trained}
 
 
 @dataclass(frozen=True)

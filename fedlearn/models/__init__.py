@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
@@ -37,11 +37,10 @@ SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length
 SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
-def __getattr__(name: str) -> Callable[..., Network]:
-    """``digits_resnet`` and the others of ``resnet``."""
-    if name not in resnet.NETWORKS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return resnet.NETWORKS[name]
+globals().update(resnet.NETWORKS)  # digits_resnet and the others
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Network]: ...
 
 
 def starting_from(build: Callable, file: str | Path) -> Callable:

@@ -66,6 +66,11 @@ class Generated(Drawing):
         super()._save_to_state_dict(destination, prefix, *how)  # type: ignore[misc]
         destination.pop(f"{prefix}rest", None)
 
+    def _load_from_state_dict(self, state: Any, prefix: str, *how: Any) -> None:
+        super()._load_from_state_dict(state, prefix, *how)  # type: ignore[misc]
+        missing = how[2]
+        missing[:] = [name for name in missing if name != f"{prefix}rest"]
+
     def fresh(self) -> list[Tensor]:
         """(alpha, beta) for this call alone: while it trains, a client's own."""
         shape, device = self.beta.shape, self.beta.device

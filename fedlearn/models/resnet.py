@@ -69,7 +69,8 @@ def _network(name: str, row: Row) -> Callable[..., Network]:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         return net
 
-    build.__name__ = name
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"The residual network ``ROWS[{name!r}]``, by default for {row.shape}."
     return build
 
 
@@ -114,3 +115,4 @@ ROWS = {
     "small_whole": Row(IMAGE, TO_16, SMALL),
 }
 NETWORKS = {name: _network(name, row) for name, row in ROWS.items()}
+globals().update(NETWORKS)  # each is found by its name, by pickle too

@@ -38,7 +38,8 @@ from fedlearn import meter, wire
 from fedlearn.files import to_json, write_text
 
 # label -> coder, share of ones in the mask that it codes
-CODERS = {label: (coder, None) for label, coder in meter.CODERS.items()}
+PLAIN = "dense", "float16", "pooled (RPN)"  # no row of the table
+CODERS = {label: (coder, None) for label, coder in meter.ALL.items() if label not in PLAIN}
 CODERS |= {"mask, half ones": (wire.Mask(), 0.5), "mask, 1 in 10": (wire.Mask(), 0.1)}
 SMALL = (  # of --updates: one or two bits an entry
     *(wire.Signs(), wire.EDEN(1), wire.EDEN(2), wire.Uniform(1), wire.Uniform(2), wire.QSGD(1)),

@@ -1,5 +1,5 @@
 """A round of federated averaging in other simulators, for ``speed.py``; each is optional
-(``pip install "flwr[simulation]" "pfl[pytorch]" fedlab``).
+(requirements-peers.txt).
 
 Each function of ``PEERS`` takes ``(shards, build, lr, batch_size, rounds)`` and returns the seconds
 of each round (no start-up) and the final state dict. ``shards`` lists (x float32 [n, c, h, w], y

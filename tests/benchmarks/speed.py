@@ -6,7 +6,7 @@
     python tests/benchmarks/speed.py table --device cuda --out data/results/speed_cuda.json
 
 table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
-         of peers.py that are installed; they take turns, medians count. On a GPU also
+         of requirements-peers.txt that are installed; they take turns, medians count. On a GPU also
          channels last, bfloat16
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
 growth   seconds a round against the number of clients

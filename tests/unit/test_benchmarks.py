@@ -22,6 +22,12 @@ def smallest(value):
     return value if isinstance(value, float) else 1
 
 
+@pytest.mark.parametrize("name", ["coders", "costs", "fuzz", "payloads", "speed"])
+def test_a_program_is_up_to_date_with_the_package(name, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests/benchmarks"), *sys.path])
+    assert runpy.run_path(str(ROOT / "tests/benchmarks" / f"{name}.py"))["main"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", RUNS)
 def test_a_program_writes_what_it_measures(words, monkeypatch, tmp_path):

@@ -171,6 +171,9 @@ def test_trained_copies_begin_as_equation_2_says_and_are_discarded(task, engine)
             state[name] = sum(its_of_all)[: len(w)] / 4  # equally many images each
     for name, w in history.state.items():
         torch.testing.assert_close(w, state[name], atol=1e-5, rtol=1e-4)
+    net.load_state_dict(net.state_dict())  # copies are in no state, and nobody misses them
+    shifted = fl.methods.scaffold().but(model=method.model)
+    assert fl.run(shifted, task, 1, engine=engine, progress=False).loss[0] < 3
 
 
 @pytest.mark.parametrize("start, least, most", [("torch", 0.3, 1 / 3), ("uniform", 0.95, 1)])
