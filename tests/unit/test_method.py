@@ -87,3 +87,12 @@ def test_nothing_of_a_round_that_diverged_stays_in_a_clients_memory(name, task):
         state = server.round(t, state, Exchange(t, engine, row, {}))
         assert all(torch.isfinite(x).all() for m in engine.memories.values() for x in m.values())
         assert set(row["refused"]) == (set(range(4)) if t == 2 else set()), row["refused"]
+
+
+def test_a_method_prints_what_was_chosen():
+    """Its record is compared and stored: a function by its name, no part that is as usual."""
+
+    def mine(shape, classes): ...
+
+    assert repr(fl.local.Named(mine)) == "Named('mine')" != repr(fl.local.Named("mlp"))
+    assert "TwoStream(lam=0.1, distance='mmd')" in repr(fl.methods.fedmmd())

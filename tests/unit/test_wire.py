@@ -503,3 +503,14 @@ def test_altered_messages_are_refused_or_harmless(name, monkeypatch):
     verdicts = fuzz.messages(name, 20 if name in fuzz.SLOW else 60)
     assert all(verdict == "accepted" for kind, verdict in verdicts if kind.endswith(" nothing"))
     assert any(verdict == "refused" for _, verdict in verdicts)
+
+
+def test_what_lies_at_a_limit():
+    """The largest power of two, the smallest kernels that share positions, a filter of exactly the
+    threshold."""
+    x, w = torch.tensor([2.0**127]), torch.ones(2, 1, 3, 3)
+    w[1] /= 2
+    assert torch.equal(through(Natural(), x), x)
+    assert through(Pooled(threshold=9.0), w).flatten(1).sum(1).tolist() == [9, 0]
+    kernels = tensor((4, 3, 1, 2), 0)
+    assert encode(SmartIdx(1 / 4), kernels) != encode(TopK(1 / 4, "sign"), kernels)
