@@ -327,7 +327,8 @@ def trained(net: nn.Module, ctx: Context) -> tuple[list[torch.Tensor], list[torc
     """The parameters that local training moves, and where they start from; those that are in no
     state start as they are."""
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-    return [p for _, p in named], [ctx.start.get(n, p.detach().clone()) for n, p in named]
+    first = [ctx.start[n] if n in ctx.start else p.detach().clone() for n, p in named]
+    return [p for _, p in named], first
 
 
 def inner(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context) -> torch.Tensor:

@@ -157,14 +157,17 @@ def pooling(answer: Any) -> Reasons:
             )
 
 
-MANY, CHANNELS = range(1_000_000, 2_000_000), range(16, 100)
+def layers(numbers: int, first: int, second: int) -> Any:
+    """The numbers of a network with two convolutions, all and their channels, vary."""
+    channels = range(16, 100)
+    return varied(
+        numbers_in_all=(numbers, range(1_000_000, 2_000_000)),
+        channels_of_first=(first, channels),
+        channels_of_second=(second, channels),
+    )
 
 
-@varied(
-    numbers_in_all=(1_199_882, MANY),
-    channels_of_first=(32, CHANNELS),
-    channels_of_second=(64, CHANNELS),
-)
+@layers(1_199_882, 32, 64)
 def numbers(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
     """That RPN sends for the paper's MNIST network: the channels of two convolutions, 3 x 3."""
     first, second = channels_of_first, channels_of_second
@@ -182,11 +185,7 @@ def numbers(numbers_in_all: int, channels_of_first: int, channels_of_second: int
     )
 
 
-@varied(
-    numbers_in_all=(1_756_426, MANY),
-    channels_of_first=(64, CHANNELS),
-    channels_of_second=(64, CHANNELS),
-)
+@layers(1_756_426, 64, 64)
 def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
     """The numbers that RPN sends for models.cifar_cnn: convolutions of 5 x 5."""
     first, second = channels_of_first, channels_of_second

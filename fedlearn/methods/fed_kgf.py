@@ -64,16 +64,17 @@ class Representative(Model):
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
         self.of.refresh(net, task, round)
-        for name, layer in net.named_modules():
+        anew, trained = self.redraw or self.every_call, self.copies == "trained"
+        for name, layer in net.named_modules() if anew or trained else ():
             if not isinstance(layer, Generated):
                 continue
-            if self.redraw or self.every_call:
+            if anew:
                 layer.place, layer.calls = (task.seed, "kernel generation", name, round), 0
                 drawn = draw(layer.beta.shape[-4:], task.seed, name, round)
                 for t, new in zip((layer.alpha, layer.beta), drawn, strict=True):
                     if t is not None:
                         t.copy_(new)  # for all clients if stacked
-            if self.copies == "trained":
+            if trained:
                 with torch.no_grad():
                     layer.rest.copy_(layer.generated(layer.alpha, layer.beta))
 

@@ -26,8 +26,8 @@ import numpy as np
 import fedlearn as fl
 from fedlearn.book.claims import leads
 
-def lead(name, one, other, data, split):  # points of accuracy of the first three seeds
-    its = [h for h in fl.results.load(name) if h.meta["task"]["seed"] < 3]
+def lead(name, one, other, data, split, seeds=3):  # points of accuracy of the first seeds
+    its = [h for h in fl.results.load(name) if h.meta["task"]["seed"] < seeds]
     return leads(its, one, other)[data, split]
 
 prose = {!r}
