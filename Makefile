@@ -162,12 +162,12 @@ test-chapters: env # every chapter through nbval, with other parameters
 	@$(PYTEST) tests/chapters $(MARK) -n $(JOBS)
 
 test-class: env # the class edition through nbgrader and otter-grader, in an environment of its own beside the other
-	$(call WITH,class,ITS TESTS DID NOT RUN,$(VENV)-class/bin/python -m pytest tests/class)
+	$(call WITH,class,ITS TESTS DID NOT RUN,$(VENV)-class/bin/python -m pytest tests/class -n $(JOBS))
 
 test-flower: env # the same methods on Flower, in an environment of its own beside the other
-	$(call WITH,flower,ITS TESTS DID NOT RUN,MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower $(MARK) && \
+	$(call WITH,flower,ITS TESTS DID NOT RUN,MPLBACKEND=Agg $(FLOWER)/bin/python -m pytest tests/flower $(MARK) -n $(JOBS) --dist loadfile && \
 	  $(PY) tests/chapters/other.py _build/other-flower together/flower together/flower_audit && \
-	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL))
+	  $(FLOWER)/bin/python -m pytest _build/other-flower $(NBVAL) -n $(JOBS) --dist loadfile)
 
 # What is slow reads the PDF, too.
 test-browser: $(if $(SLOW),$(BOOK:book=pdf),$(BOOK)) # the built site and live widgets in headless Chromium (a choice of pages)
