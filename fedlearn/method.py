@@ -147,7 +147,7 @@ class Exchange:
     ) -> Iterator[tuple[int, Any]]:
         """Deliver ``write(k)``, bytes or bytes and how many of them are buffers, to each client,
         and yield what ``read(k, answer)`` makes of each answer; its ``WireError`` refuses the
-        client. Answers are read as they come, so that no more of them are there than needed."""
+        client. Answers are read as they come, and kept until the round ends."""
         if self.left_out and self.taken:  # played again
             yield from ((k, self.taken[k]) for k in clients if k in self.taken)
             return

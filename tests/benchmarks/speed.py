@@ -343,11 +343,14 @@ def main():
     args.forms |= cuda
     result = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     device = torch.cuda.get_device_name(args.device) if cuda else "CPU"
-    result["settings"] = {"date": date.today().isoformat(), "torch": torch.__version__}
-    result["settings"] |= {"batch": BATCH, "repeats": args.repeats, "threads": 1}
-    result["settings"] |= {"cores": os.cpu_count(), "device": device}
+    parts_asked = args.parts or (("table", "growth") if cuda else parts)
+    settings = {"date": date.today().isoformat(), "torch": torch.__version__}
+    settings |= {"batch": BATCH, "repeats": args.repeats, "threads": 1}
+    settings |= {"cores": os.cpu_count(), "device": device}
+    if "table" in parts_asked or "settings" not in result:  # they are said of the table
+        result["settings"] = settings
     with local.threads(1):
-        for name in args.parts or (("table", "growth") if cuda else parts):
+        for name in parts_asked:
             if args.missing and name != "table" and name in result:
                 continue
             print(f"---- {name}", flush=True)
