@@ -181,9 +181,9 @@ def methods() -> None:
         first = (sys.modules[function.__module__].__doc__ or "").split("\n\n")[0]
         options = str(inspect.signature(function)).split(" -> ")[0]
         print(f"{name}{options}\n    {' '.join(first.split())}")
-        for part, text in function().parts().items():
-            if text != base.get(part):
-                print(f"    {part:<10}{text}")
+        parts = {p: text for p, text in function().parts().items() if text != base.get(p)}
+        for part, text in parts.items():
+            print(f"    {part:<{max(map(len, parts))}}  {text}")
         print()
 
 

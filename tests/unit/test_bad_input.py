@@ -282,6 +282,7 @@ CALLS = {
     "seed": (lambda: fl.Experiment(seed=-1), "seed"),
     "metrics": (lambda: fl.Experiment(metrics="per_class"), "metrics must be a list"),
     "a search's task": (lambda: fl.repopt_search(5), "task"),
+    "a form's network": (lambda: fl.methods.fed_repopt(network=3), "network"),
     "huge bits": (lambda: fl.methods.rpn(bits=HUGE), "too long to show"),
     "a column": (lambda: fl.plot.compare(HISTORY, column="precision"), "column"),
     "a function as metric": (

@@ -158,3 +158,5 @@ def test_a_searchs_rate_rises_and_falls_and_its_gradients_are_clipped():
         sgd.step()
         part.step(ours, grads, state)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+    with pytest.raises(ValueError, match="warmup is 0 to 3"):
+        search.Planned(rounds=3, warmup=4)

@@ -43,6 +43,7 @@ UNFIT = {
     "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), "Clip.* takes Update"),
     "feedback of weights": (lambda: fl.Uplink(Feedback(), Update()), "takes Update or Weights"),
     "mask of an update": (lambda: fl.Uplink(Update(), Code(wire.Mask())), "takes Masks"),
+    "no step": (lambda: fl.Uplink(Update(), "signs"), "steps, .* not 'signs'"),
     "weights": (lambda: fl.Uplink(Code(Dense(16))), r"must begin .*: Update\(\)"),
     "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "state, not Votes"),
     "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "goes before"),

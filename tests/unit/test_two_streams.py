@@ -104,6 +104,16 @@ def test_networks_that_cannot_be_fused():
         fl.run(fl.methods.fedfusion(), task, 1)
 
 
+def test_a_fusion_refreshes_the_network_below_it():
+    class Counted(fl.TaskNetwork):
+        def refresh(self, net, task, round):
+            rounds.append(round)
+
+    rounds = []
+    fusion.FusionNetwork(of=Counted()).refresh(None, None, 3)
+    assert rounds == [3]
+
+
 def test_the_server_averages_fusions_slowly():
     part, lam = fusion.MovingAverage(0.9), torch.tensor([0.5, 0.0])
     state = {"extractor.w": torch.zeros(2), "fusion.lam": lam}

@@ -474,6 +474,7 @@ BAD = [
     (TernGrad(), packed("fB", 1, 243), (5,), "such a byte"),
     (Zipped(), bytes(6) + zlib.compress(bytes(3)), (2,), "just 2"),
     (Pooled(threshold=1.0), b"\x10", (3, 1, 2, 2), "does not have"),
+    (SmartIdx(), packed("IBI", 0, 0, 3), (4, 1, 3), "3 shared patterns came for 4 kernels"),
 ]
 
 
