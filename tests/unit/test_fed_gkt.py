@@ -279,7 +279,9 @@ def test_the_servers_optimiser_goes_on_and_its_rate_is_cut_on_a_plateau(task, mo
 
 def test_optimisers_are_those_of_the_authors_program():
     """Its words, weight decay included; SGD is the paper's."""
-    made = {w: fl.methods.fed_gkt(0.1, optimizer=w).optimizer for w in ("sgd", "amsgrad", "nesterov")}
+    made = {
+        w: fl.methods.fed_gkt(0.1, optimizer=w).optimizer for w in ("sgd", "amsgrad", "nesterov")
+    }
     assert made == {
         "sgd": fl.SGD(0.1, 0.9),
         "amsgrad": fl.Adam(0.1, weight_decay=1e-4, amsgrad=True),
