@@ -22,13 +22,30 @@ import yaml
 BOOK = Path(__file__).resolve().parents[2] / "book"
 PROSE = yaml.safe_load(Path(__file__).with_name("prose.yaml").read_text(encoding="utf-8"))
 HOLDS = """
+import functools
 import numpy as np
 import fedlearn as fl
 from fedlearn.book.claims import leads
+from fedlearn.results import paired
+
+stored_runs = functools.cache(fl.results.load)
 
 def lead(name, one, other, data, split, seeds=3):  # points of accuracy of the first seeds
-    its = [h for h in fl.results.load(name) if h.meta["task"]["seed"] < seeds]
+    its = [h for h in stored_runs(name) if h.meta["task"]["seed"] < seeds]
     return leads(its, one, other)[data, split]
+
+def lead_gap(*which, seeds=10):  # their mean and its interval
+    its = lead(*which, seeds)
+    assert len(its) == seeds
+    return paired(dict(enumerate(its)), dict.fromkeys(range(seeds), 0.0))
+
+def rounded(gap):  # mean, low, high
+    return [round(n, 1) for n in gap[:3]]
+
+def ends_of(name, data, split, seed=0):  # per cent, last quarter
+    return {{h.meta["label"]: 100 * h.late_accuracy() for h in stored_runs(name) if
+            (h.meta["task"]["dataset"], h.meta["task"]["seed"]) == (data, seed)
+            and h.meta["task"]["partition"].startswith(split)}}
 
 prose = {!r}
 exec(prose.pop("", ""))
