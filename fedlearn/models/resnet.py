@@ -110,6 +110,8 @@ ROWS = {
     "digits_server": Row((16, 4, 4), None, DIGITS),
     # eight modules in the sense of Fed-KGF: 308,650
     "small_resnet": Row(IMAGE, partial(conv_bn, outputs=32, stride=2), [(32, 1), *SMALL[1:]]),
+    # nearly as many as it learns with 16 kernels of Fed-KGF: 51,789
+    "small_narrow": Row(IMAGE, partial(conv_bn, outputs=13, stride=2), [(13, 1), (26, 2), (52, 2)]),
     "small_server": Row(MAPS, None, SMALL),  # 303,690
     # the two in one, what a client would have to train without FedGKT: 304,154
     "small_whole": Row(IMAGE, TO_16, SMALL),

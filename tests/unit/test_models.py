@@ -26,6 +26,7 @@ COUNTS = {  # parameters, and multiply-adds of an image of the network's own siz
     "repvgg_b1": (55_775_816, 1_071_923_200),
     "repghost_05": (1_289_168, 4_339_520),
     "small_resnet": (308_650, 12_281_088),
+    "small_narrow": (51_789, 2_080_520),
     "scene_detector": (98_367, 14_807_040),
     "yolox_s": (8_968_255, 13_342_771_200),
     "yolov3": (61_626_049, 32_713_987_072),
