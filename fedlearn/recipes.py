@@ -184,7 +184,7 @@ def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
 
 
 def results_folder(name: str, scale: str) -> str:
-    """The folder in data/results of the runs of a paper at a scale: "rpn_digits", "rpn_small"."""
+    """The folder in data/results of the runs of a paper at a scale: "rpn_digits", "rpn_full"."""
     return f"{name}_{'digits' if scale == 'quick' else scale}"
 
 

@@ -116,7 +116,7 @@ def _read_once(path: Path, changed: int) -> list[Line]:
 
 
 def packed(name: str) -> list[Line]:
-    """The runs of the book with that name, such as "rpn_small"; none if there is no such file."""
+    """The runs of the book with that name, such as "rpn_digits"; none if there is no such file."""
     path = data_path("results", name + PACKED)
     return _read_once(path, path.stat().st_mtime_ns) if path.exists() else []
 
@@ -128,7 +128,7 @@ def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a packed file in ``data/results``, such as "rpn_small", or of a file there
+    """The book's runs of a packed file in ``data/results``, such as "rpn_digits", or of a file there
     that ``fedlearn compare ... --out`` made, as histories, in the order of the recipes. Short runs
     that chose an option are left out.
 
