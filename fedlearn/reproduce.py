@@ -392,10 +392,15 @@ def pack() -> list[str]:
         recent = {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in places}
         for path, line in recent.items():
             if not committed(line):
-                raise ValueError(f"{path} is of code that was not committed: commit and run again.")
+                raise ValueError(
+                    f"{path} is of code that was not committed: commit, remove the file, run again."
+                )
             if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")
-        moved |= {name: recent} if recent else {}
+        if recent:
+            moved[name] = recent
+            if (file := results.packed_file(name)).exists():
+                results.read(file, cut=False)  # what cannot be read would be lost
     for name, recent in moved.items():
         new = {results.place_of(x["experiment"]) for x in recent.values()}
         old = [x for x in results.packed(name) if results.place_of(x["experiment"]) not in new]
@@ -405,7 +410,7 @@ def pack() -> list[str]:
         every = sorted(
             [*old, *recent.values()], key=lambda x: (place_in(places, name, x), x["hash"])
         )
-        results.write(results.data_path("results", name + results.PACKED), every)
+        results.write(results.packed_file(name), every)
         for path in recent:
             path.unlink()
     return [f"{name}: {len(lines)} runs packed" for name, lines in moved.items()]

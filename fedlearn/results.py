@@ -69,11 +69,11 @@ def provenance() -> dict[str, str]:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def read(path: Path, empty: bool = False) -> list[Line]:
+def read(path: Path, empty: bool = False, cut: bool = True) -> list[Line]:
     """The runs in a file, packed or as JSON of a history or several; ``ValueError`` for a file that
     holds none, unless it may be ``empty``, and for a run that is not the one its hash says, or is
-    there twice. A line that cannot be read, such as one that was cut, is left out with a
-    warning."""
+    there twice. A line that cannot be read, such as one that was ``cut``, is left out with a
+    warning, or refused."""
     lines, refusal = list[Line](), f"{path} is no result of fedlearn: it"
     try:
         if packed := path.name.endswith(PACKED):
@@ -83,18 +83,22 @@ def read(path: Path, empty: bool = False) -> list[Line]:
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{refusal} cannot be read ({error}).") from None
     for number, text in enumerate(texts, 1):
+        place = f"line {number} of {path}" if packed else str(path)
         try:
             data = from_json(text)
         except (ValueError, RecursionError) as error:
-            place = f"line {number} of {path}" if packed else str(path)
+            if not cut:
+                raise ValueError(
+                    f"{place} cannot be read: mend it or take it out ({error})."
+                ) from None
             warnings.warn(f"{place} is left out: move it away ({error}).", stacklevel=2)
             continue
-        lines += data if isinstance(data, list) else [data]
-    for line in lines:
-        if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
-            raise ValueError(f"{refusal} holds {short(line)}.")
-        if line.get("hash") != (hash_of(line["experiment"]) if "experiment" in line else None):
-            raise ValueError(f"{path}: the hash {line.get('hash')} is not of its run's experiment.")
+        for line in data if isinstance(data, list) else [data]:
+            if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
+                raise ValueError(f"{refusal} holds {short(line)}.")
+            if line.get("hash") != (hash_of(line["experiment"]) if "experiment" in line else None):
+                raise ValueError(f"{place}: the hash {line.get('hash')} is not of its experiment.")
+            lines.append(line)
     if not lines and not empty:
         raise ValueError(f"{refusal} holds no run.")
     hashes = [line["hash"] for line in lines if "hash" in line]
@@ -115,9 +119,14 @@ def _read_once(path: Path, changed: int) -> list[Line]:
     return read(path)
 
 
+def packed_file(name: str) -> Path:
+    """Where the runs of the book with that name are."""
+    return data_path("results", name + PACKED)
+
+
 def packed(name: str) -> list[Line]:
     """The runs of the book with that name, such as "rpn_digits"; none if there is no such file."""
-    path = data_path("results", name + PACKED)
+    path = packed_file(name)
     return _read_once(path, path.stat().st_mtime_ns) if path.exists() else []
 
 
@@ -128,7 +137,7 @@ def recent(name: str, root: Path = RECENT) -> dict[Path, Line]:
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a packed file in ``data/results``, such as "rpn_digits", or of a file there
+    """The book's runs of a packed file in ``data/results``, such as "rpn_digits", or of one there
     that ``fedlearn compare ... --out`` made, as histories, in the order of the recipes. Short runs
     that chose an option are left out.
 

@@ -128,6 +128,7 @@ def opening(number: str, name: str) -> Shown:
     spec = chapter_file(name)["opening"]
     compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
     runs = {scale: stored(entry["results"]) for scale, entry in spec["here"].items()}
+    seeds: dict[str, set[int]] = {scale: set() for scale in runs}  # how many the rows have
     rows = []
     for row in spec["rows"]:
         paper = printed(*row["paper"])
@@ -147,11 +148,15 @@ def opening(number: str, name: str) -> Shown:
                 line[f"here, {scale}"] = missing(entry["command"].format(**row))
                 continue
             last = values if scale in compared else last
+            seeds[scale] |= set() if counted else {len(values)}
             line[f"here, {scale}"] = spread(values, f",.{digits}f")
         line["difference"] = difference(last, paper, digits)
         rows.append(line)
-    units = {f"here, {scale}": entry.get("says", "") for scale, entry in spec["here"].items()}
-    units = {k: v for k, v in units.items() if v}
+    units = {
+        f"here, {scale}": " to ".join(map(str, sorted({min(n), max(n)}))) + " seeds"
+        for scale, n in seeds.items()
+        if n
+    }
     return table(number, rows, " ".join(spec["caption"].split()), units)
 
 

@@ -188,6 +188,17 @@ def test_a_line_is_stored_once_and_is_the_run_that_its_hash_says(checkout, capsy
         assert main(command) == 2 and "hash" in capsys.readouterr().err
 
 
+def test_packing_loses_no_line_that_cannot_be_read(checkout, capsys):
+    checkout(only=("a",))
+    assert not main(["pack"])
+    whole = gzip.decompress(checkout.file.read_bytes())
+    checkout.file.write_bytes(damaged := gzip.compress(whole + whole[:99] + b"\n"))
+    with pytest.warns(UserWarning, match="line 2"):
+        checkout()
+    assert main(["pack"]) == 2 and "line 2" in capsys.readouterr().err
+    assert checkout.file.read_bytes() == damaged and len(results.recent("own_digits")) == 1
+
+
 def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkeypatch):
     def git(*words):
         own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
