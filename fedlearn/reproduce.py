@@ -386,10 +386,14 @@ def pack() -> list[str]:
     moved."""
     if not (results.data_path().parent / "pyproject.toml").exists():
         raise ValueError("Runs are packed into a checkout of the book, and this is none.")
-    places, moved = order(), dict[str, dict[Path, Line]]()
+    places, moved = order(), dict[str, tuple[dict[Path, Line], list[Line]]]()
     for name in sorted({folder for folder, _ in places}):
-        hashes = [line["hash"] for line in results.packed(name) if committed(line)]
         recent = {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in places}
+        if not recent:
+            continue
+        file = results.packed_file(name)
+        lines = results.read(file, cut=False) if file.exists() else []  # a cut line would be lost
+        hashes = [line["hash"] for line in lines if committed(line)]
         for path, line in recent.items():
             if not committed(line):
                 raise ValueError(
@@ -397,13 +401,10 @@ def pack() -> list[str]:
                 )
             if line["hash"] in hashes:
                 raise ValueError(f"{path} is packed already: remove the file.")
-        if recent:
-            moved[name] = recent
-            if (file := results.packed_file(name)).exists():
-                results.read(file, cut=False)  # what cannot be read would be lost
-    for name, recent in moved.items():
+        moved[name] = recent, lines
+    for name, (recent, lines) in moved.items():
         new = {results.place_of(x["experiment"]) for x in recent.values()}
-        old = [x for x in results.packed(name) if results.place_of(x["experiment"]) not in new]
+        old = [x for x in lines if results.place_of(x["experiment"]) not in new]
         known = [x for x in old if (name, x["hash"]) in places]
         if not any(results.is_whole(x) for x in old if x not in known):
             old = known  # what stale tries chose is not there any more
@@ -413,4 +414,4 @@ def pack() -> list[str]:
         results.write(results.packed_file(name), every)
         for path in recent:
             path.unlink()
-    return [f"{name}: {len(lines)} runs packed" for name, lines in moved.items()]
+    return [f"{name}: {len(recent)} runs packed" for name, (recent, _) in moved.items()]
