@@ -52,9 +52,9 @@ def place_of(experiment: Mapping[str, Any]) -> str:
 
 def provenance() -> dict[str, str]:
     """Where a result comes from: the command, the day, and the commit of the checkout, if any;
-    "dirty" if a program or what it reads is not as committed (results, which runs add, aside)."""
+    "dirty" if a program or what it reads is not as committed (what runs add, aside)."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
-    sources = ["--", "fedlearn", "data", ":(exclude)data/results"]
+    sources = ["--", "fedlearn", "data", ":(exclude)data/results", ":(exclude)data/grids"]
     try:
         name = [*git, "describe", "--always", "--abbrev=12"]
         commit = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()

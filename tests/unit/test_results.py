@@ -204,7 +204,8 @@ def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkey
         own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", "-C", tmp_path, *own, *words], check=True, capture_output=True)
 
-    files = [tmp_path / name for name in ("fedlearn/a.py", "data/results/a.json", "book/a.md")]
+    names = "fedlearn/a.py", "data/results/a.json", "data/grids/a.json", "book/a.md"
+    files = [tmp_path / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True)
         file.write_text("1")
