@@ -3,12 +3,13 @@ tuning, a grid of mixes of their parts, an explorer of each, and the checks of t
 
 ``python -m fedlearn.book.choosing contest --jobs 2`` runs what ``data/chapters/choosing.yaml``
 states and ``data/grids/choosing.json`` does not have yet: each method on each task, split and
-number of clients, first short runs with three values of one of its options, then whole runs with
-the best of them. ``... choosing mixes`` runs what is missing of ``data/grids/mixes.json``: every
-method, every swap of one part, and mixes drawn at random, under two splits and at three learning
-rates; then the most accurate, the front and the methods with four more seeds, and what trained
-badly with a much smaller rate. Both may be stopped at any time. ``up`` and ``down`` are bytes of
-one client, in one round of the contest, on average, and in all rounds of a mix.
+number of clients, first short runs with three values of one of its options, judged on validation
+images, then whole runs with the best of them. ``... choosing mixes`` runs what is missing of
+``data/grids/mixes.json``: every method, every swap of one part, and mixes drawn at random, under
+two splits and at three learning rates; then the most accurate, the front and the methods with four
+more seeds, and what trained badly with a much smaller rate. Both may be stopped at any time. ``up``
+and ``down`` are bytes of one client, in one round of the contest, on average, and in all rounds of
+a mix.
 """
 
 import itertools
@@ -167,11 +168,11 @@ def tuning(method: str) -> tuple[str, list[float]]:
 
 
 def experiment(*run: Any) -> Experiment:
-    """What states a run, the values of ``RUN``."""
+    """What states a run, the values of ``RUN``. A short one sees no test images."""
     task, split, clients, method, value, seed, short = run
     of_task, row = spec()["tasks"][task], spec()["methods"][method]
     args = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
-    args |= of_task["short"] if short else {}
+    args |= of_task["short"] | {"test": None, "validation": True} if short else {}
     options = of_task["networks"].get(method, {}) | row.get("options", {})
     options |= {tuning(method)[0]: value}
     args |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
@@ -204,8 +205,8 @@ def best(rows: Iterable[Row]) -> dict[Cell, float]:
 
 
 def short_runs(task: str) -> list[tuple]:
-    """The runs that choose the methods' values on a task."""
-    return [(*case, value, 0, True) for case in contests(task) for value in tuning(case[-1])[1]]
+    """The runs that choose the methods' values on a task, of a seed that does not compete."""
+    return [(*case, value, 1000, True) for case in contests(task) for value in tuning(case[-1])[1]]
 
 
 def whole_runs(task: str, rows: list[Row]) -> list[tuple]:
@@ -221,7 +222,7 @@ runs = cache(lambda: stored("choosing")[0])
 
 
 def evaluated(row: Row) -> list[int]:
-    """After which rounds of a run the test set was looked at."""
+    """After which rounds of a run its accuracy was measured."""
     args = spec()["tasks"][row["task"]]
     args = args | args["short"] if row["short"] else args
     last, step = args["rounds"], args.get("evaluate_every", 1)
@@ -231,25 +232,19 @@ def evaluated(row: Row) -> list[int]:
 def entries(short: bool = False) -> "pandas.DataFrame":
     """The stored runs, a row each; ``short`` ones are those that chose the methods' values.
 
-    ``rounds`` are those after which the test set was looked at, ``accuracy`` what was seen there;
+    ``rounds`` are those after which the accuracy was measured, ``accuracy`` what was seen there;
     ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one round, on average.
-    ``least`` is the smallest ``seconds`` of all runs of this method with this task and number of
-    clients, short ones too, in proportion to a whole run's images: runs share their machine with
-    others, and the least disturbed comes nearest. Runs that diverged are not there.
+    ``least`` is the smallest ``seconds`` of all such runs of this method with this task and number
+    of clients: runs share their machine with others, and the least disturbed comes nearest. Runs
+    that diverged are not there.
     """
     import pandas
 
-    kept = [row for row in runs() if row["accuracy"]]
-    frame = pandas.DataFrame(kept, columns=list(COLUMNS))
+    kept = [row for row in runs() if row["accuracy"] and row["short"] == short]
+    frame = pandas.DataFrame(kept, columns=list(COLUMNS)).drop(columns="short")
     frame["rounds"] = [evaluated(row) for row in kept]
-    tasks = spec()["tasks"]
-    images = {
-        task: args.get("train", 1) / args["short"].get("train", 1) for task, args in tasks.items()
-    }
-    whole = frame["seconds"] * frame["task"].map(images).where(frame["short"], 1.0)
-    same = [frame[k] for k in ("task", "clients", "method")]
-    frame["least"] = whole.groupby(same).transform("min")
-    return frame[frame["short"] == short].drop(columns="short").reset_index(drop=True)
+    frame["least"] = frame.groupby(["task", "clients", "method"])["seconds"].transform("min")
+    return frame
 
 
 def history(row: Any) -> History:
@@ -262,7 +257,7 @@ def history(row: Any) -> History:
     task |= {"network": e.options.get("network", e.options.get("edge", e.network))}
     meta = {"task": task | {"seed": row.seed}, "label": row.method, "settings": vars(e.settings)}
     command = shlex.join(["fedlearn", "run", *e.arguments()])
-    meta |= {"provenance": {"command": command}, "chosen_on": "test"}
+    meta |= {"provenance": {"command": command}, "chosen_on": "validation"}
     same = {"loss": None, "bytes_up": n * row.up, "bytes_down": n * row.down, "refused": {}}
     same |= {"seconds": n * row.least, "clients": list(range(n))}
     rounds = range(1, row.rounds[-1] + 1)

@@ -28,6 +28,7 @@ def test_every_stated_run_builds_a_method_and_each_has_the_same_budget(task):
         e = choosing.experiment(*run)
         assert (e.dataset, e.clients, e.seed) == (stated["dataset"], run[2], run[5])
         assert e.rounds == (stated["short"] if run[6] else stated)["rounds"]
+        assert (e.validation, e.test is None or not run[6]) == (run[6], True)  # no test image
         assert stated["networks"].get(run[3], {}).items() <= e.options.items()
         # the seed and the split do not change the method: build each once
         if (key := (e.method, json.dumps(e.options, sort_keys=True))) not in built:
@@ -35,7 +36,7 @@ def test_every_stated_run_builds_a_method_and_each_has_the_same_budget(task):
             e.make_method()
     cells = itertools.product(SPEC["splits"], SPEC["clients"], SPEC["methods"])
     assert Counter(r[1:4] for r in first if r[2] > 1) == dict.fromkeys(cells, 3)
-    assert {r[5] for r in first} == {0} and stated["networks"].keys() <= SPEC["methods"].keys()
+    assert {r[5] for r in first} == {1000} and stated["networks"].keys() <= SPEC["methods"].keys()
     seeds = [r[5] for r in whole]
     assert Counter(seeds) == dict.fromkeys(stated["seeds"], 163) and seeds == sorted(seeds)
 
