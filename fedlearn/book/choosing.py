@@ -458,8 +458,9 @@ def duels(number: str) -> "Shown":
         ax.axvline(0, color="#7a828e", linewidth=1)
         for k, name in enumerate(points):
             mark, colour = "o", "#7a828e"
-            if (won := (points[name] > 0).mean()) in (0, 1):
-                mark, colour = ("D", COLOURS[0]) if won else ("s", COLOURS[1])
+            lead = results.paired(dict(enumerate(points[name])), dict(enumerate(0 * points[name])))
+            if lead.sure:
+                mark, colour = ("D", COLOURS[0]) if lead.mean > 0 else ("s", COLOURS[1])
             face = "white" if mark == "o" else colour
             ax.plot(points[name], [k] * len(points), mark, color=colour, mfc=face, ms=4)
         ax.set_yticks(range(points.shape[1]), points, fontsize=9)
@@ -468,12 +469,12 @@ def duels(number: str) -> "Shown":
     return figure(
         number,
         panels,
-        caption="""By how many points each method is above FedAvg: a dot a seed, three seeds.
-        Diamonds are higher with all three and squares with none; hollow circles are divided.
-        Digits, one main class a client, ten clients.""",
-        alt="""Two panels of methods, each with three dots. With equal rounds a few rows of
-        diamonds lie just right of zero, and many rows of squares lie left of it. With equal bytes
-        the diamonds are more and lie farther right, those of signSGD, FedGKT and QSGD on top.""",
+        caption="""By how many points each method is above FedAvg: a dot a seed, five seeds. By
+        their interval, diamonds are ahead and squares behind; with hollow circles it has zero in
+        it. Digits, one main class a client, ten clients, twenty rounds.""",
+        alt="""Two panels of methods, each with five dots. With equal rounds a few rows of diamonds
+        lie just right of zero, and many rows of squares lie left of it. With equal bytes the
+        diamonds are more and lie farther right, those of signSGD, FedGKT and QSGD on top.""",
     )
 
 
