@@ -2,7 +2,7 @@
 tuning, a grid of mixes of their parts, an explorer of each, and the checks of the exercises.
 
 ``python -m fedlearn.book.choosing contest --jobs 2`` runs what ``data/chapters/choosing.yaml``
-states and ``data/grids/choosing.json`` does not have yet: each method on each task, split and
+states and ``data/grids/choosing.json`` does not have yet: each method on each split of digits and
 number of clients, first short runs with three values of one of its options, judged on validation
 images, then whole runs with the best of them. ``... choosing mixes`` runs what is missing of
 ``data/grids/mixes.json``: every method, every swap of one part, and mixes drawn at random, under
@@ -137,12 +137,12 @@ def fleet() -> dict[str, Any]:
 
 # ---- the contest: its runs -----------------------------------------------------------------------
 
-CONTEST = ("task", "split", "clients")
+CONTEST = ("split", "clients")
 CELL = (*CONTEST, "method")
 RUN = (*CELL, "value", "seed", "short")
 COLUMNS = (*RUN, "accuracy", "up", "down", "seconds")
 COMMAND = "python -m fedlearn.book.choosing contest"
-Cell = tuple[str, str, int, str]
+Cell = tuple[str, int, str]
 
 
 @cache
@@ -151,13 +151,12 @@ def spec() -> dict[str, Any]:
     return chapter_file("choosing")
 
 
-def contests(task: str) -> Iterator[Cell]:
-    """Every (task, split, number of clients, method) of a task, in the order in which they are run.
-    First FedAvg with one client, who has all images: training without federation."""
+def contests() -> Iterator[Cell]:
+    """Every (split, number of clients, method), in the order in which they are run. First FedAvg
+    with one client, who has all images: training without federation."""
     stated = spec()
-    yield task, next(iter(stated["splits"])), 1, "FedAvg"
-    for case in itertools.product(stated["splits"], stated["clients"], stated["methods"]):
-        yield task, *case
+    yield next(iter(stated["splits"])), 1, "FedAvg"
+    yield from itertools.product(stated["splits"], stated["clients"], stated["methods"])
 
 
 def tuning(method: str) -> tuple[str, list[float]]:
@@ -169,18 +168,17 @@ def tuning(method: str) -> tuple[str, list[float]]:
 
 def experiment(*run: Any) -> Experiment:
     """What states a run, the values of ``RUN``. A short one sees no test images."""
-    task, split, clients, method, value, seed, short = run
-    of_task, row = spec()["tasks"][task], spec()["methods"][method]
-    args = {k: v for k, v in of_task.items() if k not in ("short", "seeds", "networks")}
-    args |= of_task["short"] | {"test": None, "validation": True} if short else {}
-    options = of_task["networks"].get(method, {}) | row.get("options", {})
+    split, clients, method, value, seed, short = run
+    stated, row = spec(), spec()["methods"][method]
+    args = stated["shared"] | (stated["short"] | {"validation": True} if short else {})
+    options = stated["networks"].get(method, {}) | row.get("options", {})
     options |= {tuning(method)[0]: value}
-    args |= {"partition": spec()["splits"][split], "clients": clients, "seed": seed}
+    args |= {"partition": stated["splits"][split], "clients": clients, "seed": seed}
     return Experiment(method=row["method"], options=options, **args)
 
 
 def played(run: tuple) -> list[tuple]:
-    """One run -> its row. One that diverges, or that the task cannot have, has no accuracy."""
+    """One run -> its row. One that diverges, or that cannot be, has no accuracy."""
     e = experiment(*run)
     try:
         history = trained(e, engine="auto", threads=1)
@@ -194,7 +192,7 @@ def played(run: tuple) -> list[tuple]:
 
 
 def best(rows: Iterable[Row]) -> dict[Cell, float]:
-    """(task, split, clients, method) -> the value whose short run ended highest, of equal ones the
+    """(split, clients, method) -> the value whose short run ended highest, of equal ones the
     largest."""
     ends: dict[Cell, tuple[float, float]] = {}
     for row in rows:
@@ -204,16 +202,16 @@ def best(rows: Iterable[Row]) -> dict[Cell, float]:
     return {key: value for key, (_, value) in ends.items()}
 
 
-def short_runs(task: str) -> list[tuple]:
-    """The runs that choose the methods' values on a task, of a seed that does not compete."""
-    return [(*case, value, 1000, True) for case in contests(task) for value in tuning(case[-1])[1]]
+def short_runs() -> list[tuple]:
+    """The runs that choose the methods' values, of a seed that does not compete."""
+    return [(*case, value, 1000, True) for case in contests() for value in tuning(case[-1])[1]]
 
 
-def whole_runs(task: str, rows: list[Row]) -> list[tuple]:
-    """The runs with the best values on a task, the first seed of all before the second of any."""
-    values, seeds = best(rows), spec()["tasks"][task]["seeds"]
-    cases = [case for case in contests(task) if case in values]
-    return [(*case, values[case], seed, False) for seed in seeds for case in cases]
+def whole_runs(rows: list[Row]) -> list[tuple]:
+    """The runs with the best values, the first seed of all before the second of any."""
+    values = best(rows)
+    cases = [case for case in contests() if case in values]
+    return [(*case, values[case], seed, False) for seed in spec()["seeds"] for case in cases]
 
 
 # ---- the contest: what is read of it -------------------------------------------------------------
@@ -221,29 +219,22 @@ def whole_runs(task: str, rows: list[Row]) -> list[tuple]:
 runs = cache(lambda: stored("choosing")[0])
 
 
-def evaluated(row: Row) -> list[int]:
-    """After which rounds of a run its accuracy was measured."""
-    args = spec()["tasks"][row["task"]]
-    args = args | args["short"] if row["short"] else args
-    last, step = args["rounds"], args.get("evaluate_every", 1)
-    return [t for t in range(1, last + 1) if t % step == 0 or t == last]
-
-
 def entries(short: bool = False) -> "pandas.DataFrame":
     """The stored runs, a row each; ``short`` ones are those that chose the methods' values.
 
     ``rounds`` are those after which the accuracy was measured, ``accuracy`` what was seen there;
     ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one round, on average.
-    ``least`` is the smallest ``seconds`` of all such runs of this method with this task and number
-    of clients: runs share their machine with others, and the least disturbed comes nearest. Runs
-    that diverged are not there.
+    ``least`` is the smallest ``seconds`` of all such runs of this method with so many clients: runs
+    share their machine with others, and the least disturbed comes nearest. Runs that diverged are
+    not there.
     """
     import pandas
 
+    last = spec()["short" if short else "shared"]["rounds"]
     kept = [row for row in runs() if row["accuracy"] and row["short"] == short]
     frame = pandas.DataFrame(kept, columns=list(COLUMNS)).drop(columns="short")
-    frame["rounds"] = [evaluated(row) for row in kept]
-    frame["least"] = frame.groupby(["task", "clients", "method"])["seconds"].transform("min")
+    frame["rounds"] = [[last] if short else [*range(1, last + 1)]] * len(frame)
+    frame["least"] = frame.groupby(["clients", "method"])["seconds"].transform("min")
     return frame
 
 
@@ -252,7 +243,7 @@ def history(row: Any) -> History:
     history it measures of it. All its rounds cost the same, the mean of the run's own. The command
     is that of the first seed."""
     n, curve = int(row.clients), dict(zip(row.rounds, row.accuracy, strict=True))
-    e = experiment(row.task, row.split, n, row.method, row.value, 0, False)
+    e = experiment(row.split, n, row.method, row.value, 0, False)
     task = {k: getattr(e, k) for k in ("dataset", "clients", "partition", "train")}
     task |= {"network": e.options.get("network", e.options.get("edge", e.network))}
     meta = {"task": task | {"seed": row.seed}, "label": row.method, "settings": vars(e.settings)}
@@ -291,7 +282,7 @@ def affordable(runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: flo
 
 def scores(*equal: Any) -> "pandas.DataFrame":
     """What the methods, a column each, reached within the budget of ``affordable``: a row for each
-    seed of each contest, (task, split, clients, seed). Who cannot pay for a round has nothing."""
+    seed of each contest, (split, clients, seed). Who cannot pay for a round has nothing."""
     whole = entries().query("clients > 1")
     curves = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
     whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in curves]
@@ -324,17 +315,17 @@ COST = f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + {{row}}.do
 
 
 def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
-    """For the explorer, a line a method, task, split and number of clients: what a round costs, and
-    the accuracies, mean, lowest and highest of the seeds."""
+    """For the explorer, a line a method, split and number of clients: what a round costs, and the
+    accuracies, mean, lowest and highest of the seeds."""
     federated = frame[frame["clients"] > 1]
     rows: list[dict[str, Any]] = []
     for case, runs in federated.groupby(list(CELL), sort=False):
-        task, split, clients, method = case  # type: ignore[misc]
+        split, clients, method = case  # type: ignore[misc]
         curves, first = np.array(runs["accuracy"].tolist()), runs.iloc[0]
-        row = {"task": task, "split": split, "clients": int(clients), "method": method}
+        row = {"split": split, "clients": int(clients), "method": method}
         row |= {way: round(float(runs[way].mean())) for way in ("up", "down")}
         row |= {"sec": round(float(first["least"]), 5), "last": first["rounds"][-1]}
-        row |= {"every": first["rounds"][0], "seeds": len(runs)}
+        row |= {"seeds": len(runs)}
         row |= {k: getattr(curves, k)(0).round(3).tolist() for k in ("mean", "min", "max")}
         rows.append(row)
     return rows
@@ -352,7 +343,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     if guess is not None and not 1 <= guess <= places:
         raise ValueError(f"FedAvg's place is a number from 1 to {places}, not {guess!r}.")
     costs = {
-        f"{r['task']}|{r['split']}|{r['clients']}": {k: r[k] for k in ("up", "down", "sec", "last")}
+        f"{r['split']}|{r['clients']}": {k: r[k] for k in ("up", "down", "sec", "last")}
         for r in values
         if r["method"] == "FedAvg"
     }
@@ -368,7 +359,6 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     params = [
         slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
         v.tick("reveal", "show FedAvg", guess is not None),
-        choice("task", "task", [*stated["tasks"]], None, "select"),
         choice("split", "split", [*stated["splits"]], [*stated["splits"]][-1], "select"),
         choice("clients", "clients", stated["clients"]),
         choice("equal", "equal", [TIME, BYTES, ROUNDS], TIME),
@@ -378,7 +368,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     ]
     expressions = {k: f"({json.dumps(speeds)})[link].{k}" for k in ("up", "down", "latency")}
     expressions |= {
-        "fedavg": f"({json.dumps(costs)})[task + '|' + split + '|' + clients]",
+        "fedavg": f"({json.dumps(costs)})[split + '|' + clients]",
         "limit": f"pow(10, budget) * fedavg.last * {COST.format(row='fedavg')}",
         "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
         "saysSlower": "format(slower, '.0f') + ' times'",
@@ -399,7 +389,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     filled = filled.otherwise(alt.value(GREY))
     shape = alt.when(fedavg).then(alt.value("diamond")).otherwise(alt.value("circle"))
     small = {"fontSize": 11, "color": GREY}
-    known = alt.Chart().transform_filter("datum.k > 0")
+    known = alt.Chart().transform_filter("datum.done > 0")
     asked = f"datum.place == min(guess, reveal ? {places} : {places - 1})"
     guessed = alt.Chart().transform_filter(asked)
     layers = [
@@ -422,16 +412,15 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     ]
     shared = (
         alt.Chart(alt.InlineData(values=values))
-        .transform_filter("datum.task == task && datum.split == split && datum.clients == clients")
+        .transform_filter("datum.split == split && datum.clients == clients")
         .transform_filter(f"reveal || !({fedavg})")
         .transform_calculate(
             cost=COST.format(row="datum"),
             done="min(datum.last, floor(limit / datum.cost + 1e-9))",
-            k="floor(datum.done / datum.every)",
-            accuracy="datum.k > 0 ? datum.mean[datum.k - 1] : null",
-            lowest="datum.k > 0 ? datum.min[datum.k - 1] : null",
-            highest="datum.k > 0 ? datum.max[datum.k - 1] : null",
-            order="datum.k > 0 ? datum.accuracy : -1",
+            accuracy="datum.done > 0 ? datum.mean[datum.done - 1] : null",
+            lowest="datum.done > 0 ? datum.min[datum.done - 1] : null",
+            highest="datum.done > 0 ? datum.max[datum.done - 1] : null",
+            order="datum.done > 0 ? datum.accuracy : -1",
             says="datum.done + ' of ' + datum.last",
         )
         .transform_window(**v.numbered_rows("place", {"field": "order", "order": "descending"}))
@@ -440,9 +429,15 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
 
 
 def gaps(equal: str) -> "pandas.DataFrame":
-    """By how many points the methods, a column each, are above FedAvg in the contests on digits."""
-    reached = 100 * scores(equal).loc["digits"]
+    """By how many points the methods, a column each, are above FedAvg in all contests."""
+    reached = 100 * scores(equal)
     return reached.drop(columns="FedAvg").sub(reached["FedAvg"], axis=0)
+
+
+def verdict(points: Sequence[float]) -> int:
+    """1 if leads, one a seed, are ahead by ``results.paired``, -1 if behind, 0 if neither."""
+    lead = results.paired(dict(enumerate(points)), dict.fromkeys(range(len(points)), 0.0))
+    return lead.sure * (1 if lead.mean > 0 else -1)
 
 
 def duels(number: str) -> "Shown":
@@ -458,9 +453,8 @@ def duels(number: str) -> "Shown":
         ax.axvline(0, color="#7a828e", linewidth=1)
         for k, name in enumerate(points):
             mark, colour = "o", "#7a828e"
-            lead = results.paired(dict(enumerate(points[name])), dict(enumerate(0 * points[name])))
-            if lead.sure:
-                mark, colour = ("D", COLOURS[0]) if lead.mean > 0 else ("s", COLOURS[1])
+            if found := verdict(points[name]):
+                mark, colour = ("D", COLOURS[0]) if found > 0 else ("s", COLOURS[1])
             face = "white" if mark == "o" else colour
             ax.plot(points[name], [k] * len(points), mark, color=colour, mfc=face, ms=4)
         ax.set_yticks(range(points.shape[1]), points, fontsize=9)
@@ -479,15 +473,19 @@ def duels(number: str) -> "Shown":
 
 
 def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
-    """With how many seeds of all contests on digits a method, or each of ``names``, is higher than
-    FedAvg."""
+    """In how many of the contests a method, or each of ``names``, is ahead of FedAvg and in how
+    many behind: "4 : 1"."""
     import pandas
 
     heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
-    wins = pandas.DataFrame({head: (gaps(equal) > 0).sum() for head, equal in heads.items()})
-    wins = wins.loc[[*names]] if names else wins
-    wins = wins.sort_values("equal bytes", ascending=False, kind="stable")
-    return wins.rename_axis("method").reset_index()
+    contests = {head: gaps(equal).groupby(list(CONTEST)) for head, equal in heads.items()}
+    found = {head: its.agg(verdict) for head, its in contests.items()}
+    ahead = pandas.DataFrame({head: (its > 0).sum() for head, its in found.items()})
+    behind = pandas.DataFrame({head: (its < 0).sum() for head, its in found.items()})
+    first = (ahead - behind)["equal bytes"].sort_values(ascending=False, kind="stable").index
+    rows = (ahead.astype(str) + " : " + behind.astype(str)).loc[first]
+    rows = rows[rows.index.isin(names)] if names else rows
+    return rows.rename_axis("method").reset_index()
 
 
 # ---- mixes of parts ------------------------------------------------------------------------------
@@ -997,7 +995,6 @@ EXERCISES = {
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("what", choices=("contest", "mixes"))
-    parser.add_argument("--only", choices=spec()["tasks"], help="one task of the contest")
     args = parser.parse_args()
     if args.what == "mixes":
         every = itertools.product(mixes(), RATES, SPLITS)
@@ -1006,9 +1003,7 @@ def main() -> None:
         stages: list[Any] = [lambda _: first, again, slower]
         fill("mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mixed, stages, args, **about)
         return
-    stages = []
-    for task in [args.only] if args.only else spec()["tasks"]:
-        stages += [lambda _, t=task: short_runs(t), lambda rows, t=task: whole_runs(t, rows)]
+    stages = [lambda _: short_runs(), whole_runs]
     fill("choosing", COMMAND, len(RUN), COLUMNS, played, stages, args)
 
 
