@@ -311,7 +311,7 @@ class Difference(NamedTuple):
     @property
     def sure(self) -> bool:
         """Whether there are five seeds, and the interval excludes zero."""
-        return self.seeds >= FEW and not self.low <= 0 <= self.high
+        return self.seeds >= FEW and (self.low > 0 or self.high < 0)
 
     def __str__(self) -> str:
         if not self.sure:

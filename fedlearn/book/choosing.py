@@ -28,6 +28,7 @@ from .. import link, results
 from ..context import label, provides
 from ..experiment import Experiment
 from ..history import History
+from ..recipes import APART
 from ..round import Averaging
 from .check import Function, number, varied
 from .grids import Row, chapter_file, command_line, fill, stored, trained
@@ -170,7 +171,7 @@ def experiment(*run: Any) -> Experiment:
     """What states a run, the values of ``RUN``. A short one sees no test images."""
     split, clients, method, value, seed, short = run
     stated, row = spec(), spec()["methods"][method]
-    args = stated["shared"] | (stated["short"] | {"validation": True} if short else {})
+    args = stated["shared"] | (stated["short"] if short else {})
     options = stated["networks"].get(method, {}) | row.get("options", {})
     options |= {tuning(method)[0]: value}
     args |= {"partition": stated["splits"][split], "clients": clients, "seed": seed}
@@ -191,20 +192,26 @@ def played(run: tuple) -> list[tuple]:
     return [(*run, accuracy, round(up, 1), round(down, 1), round(seconds, 5))]
 
 
+def late(curve: Sequence[float]) -> float:
+    """The mean of the last quarter of a run's accuracies, one a round."""
+    return float(np.mean(curve[int(0.75 * len(curve)) :]))
+
+
 def best(rows: Iterable[Row]) -> dict[Cell, float]:
-    """(split, clients, method) -> the value whose short run ended highest, of equal ones the
+    """(split, clients, method) -> the value whose short run was best by ``late``, of equal ones the
     largest."""
-    ends: dict[Cell, tuple[float, float]] = {}
+    found: dict[Cell, tuple[float, float]] = {}
     for row in rows:
         if row["short"] and row["accuracy"]:
             key: Any = tuple(row[k] for k in CELL)
-            ends[key] = max(ends.get(key, (-1.0, 0.0)), (row["accuracy"][-1], row["value"]))
-    return {key: value for key, (_, value) in ends.items()}
+            found[key] = max(found.get(key, (-1.0, 0.0)), (late(row["accuracy"]), row["value"]))
+    return {key: value for key, (_, value) in found.items()}
 
 
 def short_runs() -> list[tuple]:
     """The runs that choose the methods' values, of a seed that does not compete."""
-    return [(*case, value, 1000, True) for case in contests() for value in tuning(case[-1])[1]]
+    apart = APART + min(spec()["seeds"])
+    return [(*case, value, apart, True) for case in contests() for value in tuning(case[-1])[1]]
 
 
 def whole_runs(rows: list[Row]) -> list[tuple]:
@@ -230,10 +237,9 @@ def entries(short: bool = False) -> "pandas.DataFrame":
     """
     import pandas
 
-    last = spec()["short" if short else "shared"]["rounds"]
     kept = [row for row in runs() if row["accuracy"] and row["short"] == short]
     frame = pandas.DataFrame(kept, columns=list(COLUMNS)).drop(columns="short")
-    frame["rounds"] = [[last] if short else [*range(1, last + 1)]] * len(frame)
+    frame["rounds"] = [[*range(1, len(curve) + 1)] for curve in frame["accuracy"]]
     frame["least"] = frame.groupby(["clients", "method"])["seconds"].transform("min")
     return frame
 
@@ -441,7 +447,7 @@ def verdict(points: Sequence[float]) -> int:
 
 
 def duels(number: str) -> "Shown":
-    """Leads over FedAvg on digits, one main class a client, ten clients: a dot a seed."""
+    """Leads over FedAvg with one main class a client and ten clients: a dot a seed."""
     from ..plot import COLOURS, axes
     from .show import figure
 
@@ -458,14 +464,14 @@ def duels(number: str) -> "Shown":
             face = "white" if mark == "o" else colour
             ax.plot(points[name], [k] * len(points), mark, color=colour, mfc=face, ms=4)
         ax.set_yticks(range(points.shape[1]), points, fontsize=9)
-        ax.set(xlim=(-100, 60), title=f"equal {equal.split()[0]}", xlabel="points above FedAvg")
+        ax.set(xlim=(-80, 30), title=f"equal {equal.split()[0]}", xlabel="points above FedAvg")
         panels.append(ax)
     return figure(
         number,
         panels,
         caption="""By how many points each method is above FedAvg: a dot a seed, five seeds. By
-        their interval, diamonds are ahead and squares behind; with hollow circles it has zero in
-        it. Digits, one main class a client, ten clients, twenty rounds.""",
+        their interval, diamonds are ahead and squares behind; hollow: it contains zero. Digits, one
+        main class a client, ten clients, twenty rounds.""",
         alt="""Two panels of methods, each with five dots. With equal rounds a few rows of diamonds
         lie just right of zero, and many rows of squares lie left of it. With equal bytes the
         diamonds are more and lie farther right, those of signSGD, FedGKT and QSGD on top.""",
@@ -474,18 +480,20 @@ def duels(number: str) -> "Shown":
 
 def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
     """In how many of the contests a method, or each of ``names``, is ahead of FedAvg and in how
-    many behind: "4 : 1"."""
+    many behind: "4 : 1". First who leads most often at equal bytes."""
     import pandas
 
     heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
-    contests = {head: gaps(equal).groupby(list(CONTEST)) for head, equal in heads.items()}
-    found = {head: its.agg(verdict) for head, its in contests.items()}
-    ahead = pandas.DataFrame({head: (its > 0).sum() for head, its in found.items()})
-    behind = pandas.DataFrame({head: (its < 0).sum() for head, its in found.items()})
-    first = (ahead - behind)["equal bytes"].sort_values(ascending=False, kind="stable").index
-    rows = (ahead.astype(str) + " : " + behind.astype(str)).loc[first]
+    found = {head: gaps(equal).groupby(list(CONTEST)).agg(verdict) for head, equal in heads.items()}
+    counts = {head: its.agg(_ahead_and_behind) for head, its in found.items()}
+    first = found["equal bytes"].sum().sort_values(ascending=False, kind="stable").index
+    rows = pandas.DataFrame(counts).loc[first]
     rows = rows[rows.index.isin(names)] if names else rows
     return rows.rename_axis("method").reset_index()
+
+
+def _ahead_and_behind(verdicts: "pandas.Series") -> str:
+    return f"{(verdicts > 0).sum()} : {(verdicts < 0).sum()}"
 
 
 # ---- mixes of parts ------------------------------------------------------------------------------

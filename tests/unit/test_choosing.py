@@ -69,12 +69,12 @@ def test_what_the_lesson_says_of_the_stored_contest():
 
 def test_a_budget_buys_what_fits_into_it():
     frame = pandas.DataFrame({"method": ["FedAvg", "dear", "free"], "least": [0.1, 2.0, 0.0]})
-    frame = frame.assign(up=[1000, 6000, 0], down=[1000, 6000, 0], rounds=3 * [[2, 4, 6, 20]])
+    frame = frame.assign(up=[1000, 6000, 0], down=[1000, 6000, 0], rounds=3 * [[*range(1, 21)]])
     frame = frame.assign(split="IID", clients=10)
     looks = {e: choosing.affordable(frame, e) for e in (choosing.ROUNDS, choosing.BYTES)}
-    assert looks == {choosing.ROUNDS: [4, 4, 4], choosing.BYTES: [2, 0, 4]}
+    assert looks == {choosing.ROUNDS: [20, 20, 20], choosing.BYTES: [5, 0, 20]}
     by_time = [choosing.affordable(frame, choosing.TIME, "3G", slower) for slower in (0, 1)]
-    assert by_time[0] == [2, 2, 2] and by_time[1][1] == 0
+    assert by_time[0] == [5, 4, 5] and by_time[1][1] == 0
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_best_takes_the_best_short_run():
 
     rows = [
         row("a", 0.1, [0.3]),
-        row("a", 0.2, [0.9, 0.5]),  # what it ended with counts
+        row("a", 0.2, [0.9, 0.9, 0.9, 0.5]),  # the last quarter counts
         row("a", 0.1, [0.99], short=False),  # no short run
         *(row("b", 0.1, []), row("b", 0.2, [0.1])),  # diverged
         *(row("c", 0.1, [0.7]), row("c", 0.2, [0.7])),  # of equal ones the larger value
