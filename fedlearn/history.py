@@ -188,11 +188,16 @@ class History:
         later = zip(rows[1:], lowest, strict=False)
         return [row["round"] for row, low in later if not row["loss"] <= JUMP * low]
 
+    @property
+    def late(self) -> list[dict[str, Any]]:
+        """The rows of the tests in the last quarter of the rounds, or the last one if there is
+        none: of 20 rounds, after rounds 16 to 20."""
+        rows = [row for row in self.evaluated if row["round"] > 0.75 * len(self)]
+        return rows or [self.final]
+
     def late_accuracy(self) -> float:
-        """Mean accuracy of the tests in the last quarter of the rounds, or the last one if there
-        is none: of 20 rounds, after rounds 16 to 20."""
-        late = [row for row in self.evaluated if row["round"] > 0.75 * len(self)]
-        return float(np.mean([row["accuracy"] for row in late or [self.final]]))
+        """Mean accuracy of the tests in the last quarter of the rounds (``late``)."""
+        return float(np.mean([row["accuracy"] for row in self.late]))
 
     @property
     def chosen_on(self) -> str:

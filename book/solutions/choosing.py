@@ -62,7 +62,7 @@ test).
 (b) Take the difference of the two methods seed by seed, and the standard error of
 these differences: their standard deviation over the root of $n$. What a hard split
 does to both goes away, so it is the better rule where the scores of two methods rise
-and fall together over the seeds. In these contests they hardly do. And with five seeds
+and fall together over the seeds. In some contests they do. And with five seeds
 it has only four degrees of freedom, so the factor must be larger: about 4 to decide as
 few twins as 3 does here.
 

@@ -464,7 +464,7 @@ def duels(number: str) -> "Shown":
             face = "white" if mark == "o" else colour
             ax.plot(points[name], [k] * len(points), mark, color=colour, mfc=face, ms=4)
         ax.set_yticks(range(points.shape[1]), points, fontsize=9)
-        ax.set(xlim=(-80, 30), title=f"equal {equal.split()[0]}", xlabel="points above FedAvg")
+        ax.set(xlim=(-90, 30), title=f"equal {equal.split()[0]}", xlabel="points above FedAvg")
         panels.append(ax)
     return figure(
         number,
@@ -472,9 +472,9 @@ def duels(number: str) -> "Shown":
         caption="""By how many points each method is above FedAvg: a dot a seed, five seeds. By
         their interval, diamonds are ahead and squares behind; hollow: it contains zero. Digits, one
         main class a client, ten clients, twenty rounds.""",
-        alt="""Two panels of methods, each with five dots. With equal rounds a few rows of diamonds
-        lie just right of zero, and many rows of squares lie left of it. With equal bytes the
-        diamonds are more and lie farther right, those of signSGD, FedGKT and QSGD on top.""",
+        alt="""Two panels of methods, each with five dots. With equal rounds one row of diamonds is
+        just right of zero, and many rows of squares are left of it. With equal bytes seven rows of
+        diamonds are farther right, those of FedGKT and signSGD on top.""",
     )
 
 

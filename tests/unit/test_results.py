@@ -232,3 +232,5 @@ def test_ahead_takes_five_seeds_and_an_interval_without_zero():
         assert not gap.sure and str(gap) == f"higher in {says} seeds"
     gap = results.paired(dict.fromkeys(range(5), 0.0), dict(enumerate(leads)))
     assert str(gap) == "behind by 0.2 [0.112, 0.288]"
+    gap = results.paired(dict(enumerate([*leads, math.nan])), dict.fromkeys(range(6), 0.0))
+    assert not gap.sure  # a run that diverged decides nothing
