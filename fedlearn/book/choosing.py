@@ -194,7 +194,8 @@ def played(run: tuple) -> list[tuple]:
 
 def late(curve: Sequence[float]) -> float:
     """The mean of the last quarter of a run's accuracies, one a round."""
-    return float(np.mean(curve[int(0.75 * len(curve)) :]))
+    rows = [{"round": t, "accuracy": accuracy} for t, accuracy in enumerate(curve, 1)]
+    return History("", rows=rows).late_accuracy()
 
 
 def best(rows: Iterable[Row]) -> dict[Cell, float]:
@@ -248,7 +249,7 @@ def history(row: Any) -> History:
     """A row of ``entries`` as a history, all clients together: what the package measures of a
     history it measures of it. All its rounds cost the same, the mean of the run's own. The command
     is that of the first seed."""
-    n, curve = int(row.clients), dict(zip(row.rounds, row.accuracy, strict=True))
+    n = int(row.clients)
     e = experiment(row.split, n, row.method, row.value, 0, False)
     task = {k: getattr(e, k) for k in ("dataset", "clients", "partition", "train")}
     task |= {"network": e.options.get("network", e.options.get("edge", e.network))}
@@ -257,8 +258,8 @@ def history(row: Any) -> History:
     meta |= {"provenance": {"command": command}, "chosen_on": "validation"}
     same = {"loss": None, "bytes_up": n * row.up, "bytes_down": n * row.down, "refused": {}}
     same |= {"seconds": n * row.least, "clients": list(range(n))}
-    rounds = range(1, row.rounds[-1] + 1)
-    return History(e.method, meta, [{"round": t, "accuracy": curve.get(t), **same} for t in rounds])
+    curve = zip(row.rounds, row.accuracy, strict=True)
+    return History(e.method, meta, [{"round": t, "accuracy": a, **same} for t, a in curve])
 
 
 def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
@@ -486,10 +487,10 @@ def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
     heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
     found = {head: gaps(equal).groupby(list(CONTEST)).agg(verdict) for head, equal in heads.items()}
     counts = {head: its.agg(_ahead_and_behind) for head, its in found.items()}
-    first = found["equal bytes"].sum().sort_values(ascending=False, kind="stable").index
-    rows = pandas.DataFrame(counts).loc[first]
-    rows = rows[rows.index.isin(names)] if names else rows
-    return rows.rename_axis("method").reset_index()
+    balance = found["equal bytes"].sum()
+    balance = balance[sorted(names, key=[*balance.index].index)] if names else balance
+    first = balance.sort_values(ascending=False, kind="stable").index
+    return pandas.DataFrame(counts).loc[first].rename_axis("method").reset_index()
 
 
 def _ahead_and_behind(verdicts: "pandas.Series") -> str:
