@@ -6,10 +6,10 @@ states and ``data/grids/choosing.json`` does not have yet: each method on each s
 number of clients, first short runs with three values of one of its options, judged on validation
 images, then whole runs with the best of them. ``... choosing mixes`` runs what is missing of
 ``data/grids/mixes.json``: every method, every swap of one part, and mixes drawn at random, under
-two splits and at three learning rates; then the most accurate, the front and the methods with four
-more seeds, and what trained badly with a much smaller rate. Both may be stopped at any time. ``up``
-and ``down`` are bytes of one client, in one round of the contest, on average, and in all rounds of
-a mix.
+two splits, first short runs with three learning rates, judged likewise, then whole runs with the
+best; then the most accurate, the front and the methods with four more seeds, and what trained badly
+with a much smaller rate. Both may be stopped at any time. ``up`` and ``down`` are bytes of one
+client, in one round of the contest, on average, and in all rounds of a mix.
 """
 
 import itertools
@@ -502,7 +502,7 @@ def _ahead_and_behind(verdicts: "pandas.Series") -> str:
 MIXING = "python -m fedlearn.book.choosing mixes"
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
-COUNT, LENGTH, CLIENTS, BEST, SEEDS = 500, 20, 10, 50, 5
+COUNT, LENGTH, SHORT, CLIENTS, BEST, SEEDS = 500, 20, 10, 10, 50, 5
 KINDS = tuple(Averaging.kinds)
 SLOWER, POOR = min(RATES) / 10, 0.7  # what trains so badly is tried once more, with that rate
 MIX_RUN = (*KINDS, "split", "rate", "seed")
@@ -597,46 +597,67 @@ def mixes() -> list[Mix]:
 
 
 def mixed(run: tuple) -> list[tuple]:
-    """One run -> its row. A mix that this task cannot have, or that diverges, has accuracy None."""
+    """One run -> its row. A short one, of the seed ``APART``, sees no test images, and has the mean
+    of its last quarter. A mix that this task cannot have, or that diverges, has accuracy None."""
     *mix, split, rate, seed = run
-    e = Experiment(
-        partition=split, clients=CLIENTS, seed=seed, rounds=LENGTH, batch_size=16,
-        evaluate_every=LENGTH,
-    )  # fmt: skip
+    short = seed == APART
+    task = {"partition": split, "clients": CLIENTS, "seed": seed, "validation": short}
+    e = Experiment(**task, rounds=SHORT if short else LENGTH, batch_size=16)
     try:
         history = trained(e, build(mix, rate), threads=1)
     except ValueError:
         return [(*run, None, None, None)]
     up, down = (round(float(b.sum()) / CLIENTS) for b in (history.bytes_up, history.bytes_down))
-    return [(*run, round(history.final["accuracy"], 4), up, down)]
+    accuracy = history.late_accuracy() if short else history.final["accuracy"]
+    return [(*run, round(accuracy, 4), up, down)]
 
 
-def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
-    """The grid, a row a mix and split, each at the learning rate that was best with seed 0.
+def mix_tries() -> list[tuple]:
+    """The short runs, which choose the mixes' rates."""
+    every = itertools.product(mixes(), RATES, SPLITS)
+    return [(*mix, split, rate, APART) for mix, rate, split in every]
 
-    The six parts; ``method`` if the mix is one; ``rate``, and ``rates``, how many of them trained;
-    ``accuracy`` with seed 0, and ``slower``, the same with the rate ``SLOWER``, if that was tried;
-    ``up``, ``down`` and their sum ``bytes`` of one client in all rounds; ``again`` and ``spread``,
-    mean and standard deviation of the accuracy with the other seeds, and ``seeds``, how many these
-    are. A mix that trained at no rate has no row.
-    """
+
+def mixed_rows(rows: Sequence[Row]) -> "pandas.DataFrame":
+    """The runs that trained, a row each; ``best`` is the rate whose short run was best, of equal
+    ones the largest, and ``rates`` says how many of them trained."""
     import pandas
 
-    rows = stored("mixes")[0] if rows is None else rows
     key = ["split", *KINDS]
     table = pandas.DataFrame(rows, columns=list(MIX_COLUMNS)).dropna(subset="accuracy")
     table = table.astype({"accuracy": float, "up": int, "down": int})
-    tuned = table[(table["seed"] == 0) & table["rate"].isin(RATES)]
-    groups = tuned.groupby(key, sort=False)["accuracy"]
-    best = tuned.loc[groups.idxmax()].set_index(key).drop(columns="seed")
-    best["bytes"], best["rates"] = best["up"] + best["down"], groups.size()
-    best["slower"] = table[table["rate"] == SLOWER].set_index(key)["accuracy"]
-    again = table[table["seed"] > 0].merge(best["rate"].reset_index())
-    seeds = again.groupby(key)["accuracy"].agg(["mean", "std", "count"])
-    best[["again", "spread", "seeds"]] = seeds.reindex(best.index)
-    best = best.fillna({"seeds": 0}).astype({"seeds": int}).reset_index()
-    named = best[list(KINDS)].itertuples(index=False, name=None)
-    return best.assign(method=[methods_by_mix().get(mix, "") for mix in named])
+    tries = table[table["seed"] == APART].sort_values(["accuracy", "rate"], kind="stable")
+    return table.join(tries.groupby(key)["rate"].agg(best="last", rates="size"), on=key)
+
+
+def whole_mixes(rows: Sequence[Row]) -> Iterator[tuple]:
+    """The first whole run of each mix, with its best rate."""
+    tries = mixed_rows(rows).query("seed == @APART and rate == best")
+    for run in tries[list(MIX_RUN[:-1])].itertuples(index=False):
+        yield (*run, 0)
+
+
+def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
+    """The grid, a row a mix and split, each at the learning rate that was best on validation
+    images.
+
+    The six parts; ``method`` if the mix is one; ``rate``, and ``rates``, how many of them trained;
+    ``accuracy`` on test images with seed 0, and ``slower``, the same with the rate ``SLOWER``, if
+    that was tried; ``up``, ``down`` and their sum ``bytes`` of one client in all rounds; ``again``
+    and ``spread``, mean and standard deviation of the accuracy with the other seeds, and ``seeds``,
+    how many these are. A mix that trained at no rate has no row.
+    """
+    key = ["split", *KINDS]
+    table = mixed_rows(stored("mixes")[0] if rows is None else rows)
+    table["bytes"] = table["up"] + table["down"]
+    whole = table.query("rate == best")
+    grid = whole.query("seed == 0").drop(columns=["seed", "best"]).set_index(key)
+    grid["slower"] = table.query("rate == @SLOWER").set_index(key)["accuracy"]
+    others = whole.query("0 < seed < @SEEDS").groupby(key)["accuracy"]
+    grid[["again", "spread", "seeds"]] = others.agg(["mean", "std", "count"]).reindex(grid.index)
+    grid = grid.fillna({"seeds": 0}).astype({"seeds": int, "rates": int}).reset_index()
+    named = grid[list(KINDS)].itertuples(index=False, name=None)
+    return grid.assign(method=[methods_by_mix().get(mix, "") for mix in named])
 
 
 def pareto(table: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -1006,10 +1027,8 @@ def main() -> None:
     parser.add_argument("what", choices=("contest", "mixes"))
     args = parser.parse_args()
     if args.what == "mixes":
-        every = itertools.product(mixes(), RATES, SPLITS)
-        first = [(*mix, split, rate, 0) for mix, rate, split in every]
         about = {"rounds": LENGTH, "clients": CLIENTS}
-        stages: list[Any] = [lambda _: first, again, slower]
+        stages: list[Any] = [lambda _: mix_tries(), whole_mixes, again, slower]
         fill("mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mixed, stages, args, **about)
         return
     stages = [lambda _: short_runs(), whole_runs]
