@@ -612,13 +612,18 @@ def mixed(run: tuple) -> list[tuple]:
     return [(*run, round(accuracy, 4), up, down)]
 
 
+def mixed_rows(runs: Iterable[tuple]) -> list[Row]:
+    """Runs of ``mixed``, made here and now."""
+    return [dict(zip(MIX_COLUMNS, row, strict=True)) for run in runs for row in mixed(run)]
+
+
 def mix_tries() -> list[tuple]:
     """The short runs, which choose the mixes' rates."""
     every = itertools.product(mixes(), RATES, SPLITS)
     return [(*mix, split, rate, APART) for mix, rate, split in every]
 
 
-def mixed_rows(rows: Sequence[Row]) -> "pandas.DataFrame":
+def mixed_frame(rows: Sequence[Row]) -> "pandas.DataFrame":
     """The runs that trained, a row each; ``best`` is the rate whose short run was best, of equal
     ones the largest, and ``rates`` says how many of them trained."""
     import pandas
@@ -632,7 +637,7 @@ def mixed_rows(rows: Sequence[Row]) -> "pandas.DataFrame":
 
 def whole_mixes(rows: Sequence[Row]) -> Iterator[tuple]:
     """The first whole run of each mix, with its best rate."""
-    tries = mixed_rows(rows).query("seed == @APART and rate == best")
+    tries = mixed_frame(rows).query("seed == @APART and rate == best")
     for run in tries[list(MIX_RUN[:-1])].itertuples(index=False):
         yield (*run, 0)
 
@@ -648,7 +653,7 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
     how many these are. A mix that trained at no rate has no row.
     """
     key = ["split", *KINDS]
-    table = mixed_rows(stored("mixes")[0] if rows is None else rows)
+    table = mixed_frame(stored("mixes")[0] if rows is None else rows)
     table["bytes"] = table["up"] + table["down"]
     whole = table.query("rate == best")
     grid = whole.query("seed == 0").drop(columns=["seed", "best"]).set_index(key)

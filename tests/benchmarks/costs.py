@@ -1,8 +1,10 @@
-"""What single chapters show of time, and of lies: each part makes a file of data/results.
+"""What single chapters show of time, lies and last bits: each part makes a file of data/results.
 
     python tests/benchmarks/costs.py steps    # a local step of each two-stream method, FedAvg = 1
     python tests/benchmarks/costs.py forms    # a round of FedRepOpt's four forms, Inf = 1
     python tests/benchmarks/costs.py liars    # accuracy with 0 to 4 liars of ten, 40 minutes
+    python tests/benchmarks/costs.py bits     # the same run with two threads, and stacked
+    python tests/benchmarks/costs.py repeats  # stored runs of another processor, 15 minutes
     ... --quick                               # the smallest case, two repeats
     ... --out FILE                            # write it
 
@@ -16,13 +18,17 @@ import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 import fedlearn as fl
-from fedlearn import local
+from fedlearn import local, recipes, reproduce
 from fedlearn.files import to_json, write_text
 from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
@@ -158,7 +164,59 @@ def liars_run(server, lie, count, seed, quick):
     }
 
 
-PARTS = {part.__name__: part for part in (steps, forms, liars)}
+# ---- last bits -----------------------------------------------------------------------------------
+
+WAYS = {"two threads": {"threads": 2}, "stacked": {"engine": "stacked"}}
+REPEATS = 22
+
+
+def bits(quick):
+    """The largest difference of a number of the state after three rounds, from that with one thread
+    and one client at a time."""
+    rows = []
+    names = ("fedavg", "rpn", "dgc", "stc")
+    for network, name, seed in product(("digits_cnn", "digits_repvgg"), names, range(3)):
+        e = fl.Experiment(
+            method=name, clients=10, partition="dirichlet:0.5", train=600, rounds=3, seed=seed
+        )
+        task, method = replace(e, network=network).make_task(), e.make_method()
+        how = {"threads": 1, "engine": "sequential", "progress": False}
+        run = partial(fl.run, method, task, e.rounds)
+        plain = run(**how).state
+        for way, changed in WAYS.items():
+            other = run(**how | changed).state
+            gap = max(float((other[n] - w).abs().max()) for n, w in plain.items())
+            rows.append({"network": network, "method": name, "seed": seed, "way": way, "gap": gap})
+        if quick:
+            break
+    return rows
+
+
+def repeats(quick):
+    """Stored runs on digits of other processors, made here: their late accuracies, and by how much
+    a single test differs."""
+    here = reproduce.hardware("cpu")
+    every = {r.key: r for r in recipes.runs() if r.experiment.task == "classification"}
+    lines = reproduce.stored(every.values(), None)
+    others = [
+        (run, lines[key])
+        for key, run in sorted(every.items())
+        if key in lines and lines[key]["meta"]["provenance"]["hardware"] != here
+    ]
+    rows = []
+    for run, line in others[:: len(others) // REPEATS][: 1 if quick else REPEATS]:
+        with TemporaryDirectory() as folder:
+            new = reproduce.train(run, Path(folder) / "a.checkpoint", False, Path(folder))
+        old = fl.History.from_dict(line)
+        pairs = zip(old.evaluated, new.evaluated, strict=True)
+        single = max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs)
+        late = {"stored": old.late_accuracy(), "here": new.late_accuracy(), "single": single}
+        hardware = line["meta"]["provenance"]["hardware"]
+        rows.append({"run": run.name, "file": run.folder, "hardware": hardware} | late)
+    return rows
+
+
+PARTS = {part.__name__: part for part in (steps, forms, liars, bits, repeats)}
 
 
 def main(argv=None):
