@@ -72,5 +72,5 @@ left from right any more.
 
 (c) A box has to be right to a part of its size, the class only as such: mAP@0.5:0.95
 asks for more of the first than mAP@0.5 does, so it falls by a larger factor. The stored
-runs agree: RPN has 45 % of FedAvg's mAP@0.5 (0.404 of 0.897), and 25 % of its
-mAP@0.5:0.95 (0.143 of 0.569)."""
+runs agree: RPN has 47 % of FedAvg's mAP@0.5 (0.424 of 0.897), and 24 % of its
+mAP@0.5:0.95 (0.137 of 0.567)."""

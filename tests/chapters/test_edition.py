@@ -3,6 +3,7 @@ parameters that papermill finds. Whole chapters are executed with other paramete
 (``other.py``), and with their own when the book is built."""
 
 import ast
+import json
 import re
 import statistics
 import tomllib
@@ -252,3 +253,18 @@ def test_every_folder_of_the_package_is_in_the_wheel():
     folders = {path.parent.relative_to(root) for path in (root / "fedlearn").rglob("*.py")}
     folders = {".".join(folder.parts) for folder in folders}
     assert {*listed} == {*folders, "fedlearn.bookdata"}
+
+
+def test_the_last_bits_are_those_of_the_files():
+    page = (BOOK / "appendix" / "how_we_measure.md").read_text(encoding="utf-8")
+    files = (BOOK.parent / "data" / "results" / f"{name}_cpu.json" for name in ("bits", "repeats"))
+    bits, repeats = (json.loads(file.read_text(encoding="utf-8"))["rows"] for file in files)
+    small = sum(row["gap"] < 1e-6 for row in bits)
+    assert f"In {small} of the {len(bits)} comparisons" in page
+    for method in ("fedavg", "stc", "dgc"):
+        assert f"{max(row['gap'] for row in bits if row['method'] == method):.3f}" in page
+    away = [100 * abs(row["here"] - row["stored"]) for row in repeats]
+    assert f"We repeated {len(away)} stored runs" in page
+    assert f"{sum(gap <= 0.5 for gap in away)} end within half a point" in page
+    assert f"{max(away):.1f} points" in page
+    assert f"by up to {100 * max(row['single'] for row in repeats):.0f}." in page
