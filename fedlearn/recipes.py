@@ -269,9 +269,14 @@ def run_of(block: Line, label: str, stated: Line, apart: int, place: Line) -> Ru
     if not tune:
         return run
     [(option, values)] = row.get("tune", tune["options"]).items()
+    if unknown := {*tune} - {"rounds", "options"}:
+        raise ValueError(f"A tune has rounds and options, not {', '.join(sorted(unknown))}.")
     if option == "as":  # the choice of another row
         other = run_of(block, values + block.get("suffix", ""), stated, apart, place)
         return replace(run, tuned=other.tuned, tries=other.tries)
+    pick(option, known, f"option of {row['method']}")
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"The best {option} is chosen among a list of values, not {values!r}.")
     held_out(e.dataset, run.images[0])
     rounds = min(e.rounds, max(tune.get("rounds", 1), math.ceil(e.rounds / 4)))
     e = replace(e, seed=apart, rounds=rounds, test=None, validation=True)

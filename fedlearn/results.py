@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PACKED = ".jsonl.gz"
 FEW = 5  # seeds, at least, for which "ahead" is said
+ADDED = ("results", "grids")  # folders of data to which runs add
 RECENT = Path("runs")  # below the working directory; git ignores it
 Line = dict[str, Any]
 
@@ -54,12 +55,13 @@ def provenance() -> dict[str, str]:
     """Where a result comes from: the command, the day, and the commit of the checkout, if any;
     "dirty" if a program or what it reads is not as committed (what runs add, aside)."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
-    sources = ["--", "fedlearn", "data", ":(exclude)data/results", ":(exclude)data/grids"]
+    sources = ["fedlearn", "data", "pyproject.toml", *(f":(exclude)data/{n}" for n in ADDED)]
     try:
         name = [*git, "describe", "--always", "--abbrev=12"]
         commit = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", *sources], capture_output=True)
-        commit += "-dirty" * (changed.returncode != 0)
+        status = [*git, "status", "--porcelain", "--", *sources]
+        changed = subprocess.run(status, capture_output=True, check=True).stdout
+        commit += "-dirty" * bool(changed)
     except (OSError, subprocess.CalledProcessError):
         commit = "not a checkout"
     command = shlex.join(["fedlearn", *sys.argv[1:]])  # to be typed again as it is
@@ -96,7 +98,8 @@ def read(path: Path, empty: bool = False, cut: bool = True) -> list[Line]:
         for line in data if isinstance(data, list) else [data]:
             if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
                 raise ValueError(f"{refusal} holds {short(line)}.")
-            if line.get("hash") != (hash_of(line["experiment"]) if "experiment" in line else None):
+            stated = line.get("experiment", {} if packed else None)
+            if line.get("hash") != (stated if stated is None else hash_of(stated)):
                 raise ValueError(f"{place}: the hash {line.get('hash')} is not of its experiment.")
             lines.append(line)
     if not lines and not empty:
@@ -210,7 +213,6 @@ def _rows(h: History, file: str = "", line: Line | None = None) -> tuple[Line, l
     run = {
         "file": file,
         "hash": (line or {}).get("hash", ""),
-        "place": place_of((line or {}).get("experiment", {})),
         "alike": hash_of({"": str(alike)}),  # the same for runs that differ in their seed alone
         "label": str(meta.get("label") or h.method),
         "method": str(options.get("method", h.method)),

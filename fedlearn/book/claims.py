@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
 TESTED = "†"  # an option was chosen on test images
+OTHERWISE = "‡"  # by the last test the verdict is another
 POINT = 1.0  # a difference that is level, in points of accuracy
 DATA = {
     "digits": "digits",
@@ -163,15 +164,17 @@ def opening(number: str, name: str) -> Shown:
 # ---- statements ----------------------------------------------------------------------------------
 
 
-def leads(histories: Iterable[History], one: str, other: str) -> dict[tuple[str, str], list[float]]:
-    """(data set, split) -> by how many points of accuracy, mean over the last quarter of the
-    rounds, the runs with the label ``one`` are ahead of those with the label ``other``, a number
+def leads(
+    histories: Iterable[History], one: str, other: str, measure: str = MEASURES[1]
+) -> dict[tuple[str, str], list[float]]:
+    """(data set, split) -> by how many points of accuracy, if nothing else is said by the last
+    quarter, the runs with the label ``one`` are ahead of those with the label ``other``, a number
     for each seed that both have."""
     runs, _ = results.tables(histories)
     if runs.empty:
         return {}
     keys = ["dataset", "partition", "seed"]
-    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[MEASURES[1]]
+    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[measure]
     ends = ends[~ends.index.duplicated(keep="last")]
     first, second = (
         100 * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
@@ -219,14 +222,19 @@ def holds(number: str, name: str) -> Shown:
         if not histories:
             columns[scale] = missing(entry["command"])
         for statement in spec["statements"]:
-            of_both = leads(histories, statement["one"], statement["other"])
+            of_both, last = (
+                leads(histories, statement["one"], statement["other"], m) for m in MEASURES[::-1]
+            )
             for (data, split), lead in of_both.items():
                 asked = data == statement.get("data", data)
                 if asked and split in statement.get("splits", [split]):
                     column = f"{DATA.get(data, data)}, {scale}{sign}"
                     columns[column] = ""
                     row = cells.setdefault((statement["says"], split), {})
-                    row[column] = verdict(lead, statement["wanted"]), _points(lead)
+                    told, late = (
+                        verdict(x, statement["wanted"]) for x in (lead, last[data, split])
+                    )
+                    row[column] = told, _points(lead) + f" {OTHERWISE}" * (told != late)
     rows = [
         {"the paper says": says, "split": split}
         | {c: " ".join(row.get(c, ())) or ("" if k else first) for c, first in columns.items()}
@@ -240,8 +248,8 @@ def holds(number: str, name: str) -> Shown:
         95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
         is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
         hold if it lies below zero, and *level* neither if it lies above (so far: {tally}).
-        With fewer seeds the table counts those in which it is so. {TESTED}: rates were chosen on
-        test images."""
+        With fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test says
+        something else. {TESTED}: rates were chosen on test images."""
     return table(
         number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
     )

@@ -23,7 +23,8 @@ COUNTS = "_bytes.json"  # the ends of files whose runs are there for their bytes
 COMPARABLE = ["task", "dataset", "train", "network", "clients", "partition", "measure"]
 ABOUT = f"""A row is a method on a task: mean and standard deviation of its seeds. Rows can be
     compared where data, images, network, split and clients are the same. A {TESTED} marks methods
-    with an option that was chosen on test images. The last cell unfolds the command and the files.
+    with an option that was chosen on test images in tries of their own; those on digits have rates
+    that were set by hand. The last cell unfolds the command and the files.
     The field above finds the rows that have all its words."""
 UNITS = {  # of the columns with numbers
     "seeds": "",
@@ -102,7 +103,7 @@ def recipe_commands() -> dict[tuple[str, str], list[str]]:
     for name, recipe in recipes.RECIPES.items():
         for scale in [s for s in recipes.SCALES if s in recipe]:
             for run in recipes.runs(name, scale):  # without the seed
-                commands.setdefault(run.place, [*run.command[:-2]])
+                commands.setdefault(run.key, [*run.command[:-2]])
     return commands
 
 
@@ -110,11 +111,14 @@ def command(row: "pandas.DataFrame") -> str:
     """What to type to get the runs of a row again."""
     one = row.iloc[0]
     name = Path(one["file"]).name.removesuffix(results.PACKED)
-    if words := recipe_commands().get((name, one["place"])):
+    if words := recipe_commands().get((name, one["hash"])):
         return shlex.join(
             [*words, *(word for seed in row["seed"] for word in ("--seed", str(seed)))]
         )
-    return "; ".join(filter(None, dict.fromkeys(row["command"])))
+    old = one["file"].endswith(results.PACKED)  # of a recipe that has changed since
+    at = [f"at commit {commit}: " if old else "" for commit in row["commit"]]
+    pairs = dict.fromkeys(zip(at, row["command"], strict=True))
+    return "; ".join(at + words for at, words in pairs if words)
 
 
 def _mean(values: "pandas.Series") -> str:

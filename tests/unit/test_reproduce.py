@@ -210,6 +210,19 @@ def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
     assert task.evaluate(net, client=0)["accuracy"] == curves[0][0]
 
 
+@pytest.mark.parametrize(
+    "tune, noun",
+    [
+        ({"options": {"lr": []}}, "values"),
+        ({"options": {"bogus": [1, 2]}}, "bogus"),
+        ({"options": {"lr": [0.1, 0.2]}, "validation": False}, "validation"),
+    ],
+)
+def test_a_choice_among_nothing_or_on_other_images_is_refused(monkeypatch, tune, noun):
+    with pytest.raises(ValueError, match=noun):
+        made(monkeypatch, {"A": {"method": "fedavg"}}, tune=tune)
+
+
 def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, capsys):
     tune = {"options": {"lr": [0.1]}}
     rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"mu": [0.5]}}}

@@ -71,13 +71,17 @@ def test_what_is_no_result_is_one_sentence_and_left_out_of_a_folder(data, tmp_pa
 
 
 def test_a_cut_line_costs_itself(tmp_path):
-    text = json.dumps(GOOD)
-    strange = json.dumps(GOOD | {"meta": {"label": "\ud800"}})
+    good = GOOD | {"experiment": {}, "hash": results.hash_of({})}
+    text, strange = json.dumps(good), json.dumps(good | {"meta": {"label": "\ud800"}})
+    other = json.dumps(good | {"experiment": {"seed": 1}, "hash": results.hash_of({"seed": 1})})
     path = tmp_path / "own.jsonl.gz"
-    path.write_bytes(gzip.compress("\n".join([text, text[:99], strange, text]).encode()))
+    path.write_bytes(gzip.compress("\n".join([text, text[:99], strange, other]).encode()))
     with pytest.warns(UserWarning, match="line 2 of .*move it away") as warned:
-        assert results.read(path) == [json.loads(text)] * 2
+        assert results.read(path) == [json.loads(text), json.loads(other)]
     assert "line 3" in str(warned[1].message)
+    path.write_bytes(gzip.compress(json.dumps(GOOD).encode()))
+    with pytest.raises(ValueError, match="hash None"):
+        results.read(path)
     (tmp_path / "own").mkdir()
     for name, content in {"a": text[:99], "b": text}.items():
         (tmp_path / "own" / f"{name}.json").write_text(content)
@@ -217,6 +221,10 @@ def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkey
     for file in files[1:]:
         file.write_text("2")
     assert results.provenance()["commit"] == whole and len(whole) == 12
+    new = tmp_path / "fedlearn" / "b.py"
+    new.write_text("1")
+    assert results.provenance()["commit"] == f"{whole}-dirty"
+    new.unlink()
     files[0].write_text("2")
     assert results.provenance()["commit"] == f"{whole}-dirty"
 
