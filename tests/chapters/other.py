@@ -26,6 +26,7 @@ import functools
 import numpy as np
 import fedlearn as fl
 from fedlearn.book.claims import leads
+from fedlearn.book.grids import grid as grid_of
 from fedlearn.results import paired
 
 stored_runs = functools.cache(fl.results.load)
