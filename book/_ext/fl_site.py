@@ -63,6 +63,12 @@ def describe(app, page, template, context, doctree):
     context["metatags"] += "\n".join(lines)
 
 
+def measure_links(app, page, template, context, doctree):
+    """A table links to the file beside its notebook, for JupyterLab; on the site that is HTML."""
+    if "body" in context:
+        context["body"] = context["body"].replace('/how_we_measure.md">', '/how_we_measure.html">')
+
+
 def long_scripts(app, page, template, context, doctree):
     """Each into one file, in place of a copy on every page."""
 
@@ -108,6 +114,7 @@ def finish(app, error):
 
 def setup(app):
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", measure_links)
     app.connect("html-page-context", long_scripts)
     app.connect("html-collect-pages", missing)
     app.connect("build-finished", finish)

@@ -48,7 +48,7 @@ def figcaption(kind: str, number: str, caption: str) -> tuple[str, str]:
         raise ValueError(f'A {kind.lower()} has a number such as "4.2", not {number!r}.')
     if not caption.strip():
         raise ValueError(f"{kind} {number} needs a caption.")
-    how = ' <a href="../appendix/how_we_measure.html">How we measure</a>' * (kind == "Table")
+    how = ' <a href="../appendix/how_we_measure.md">How we measure</a>' * (kind == "Table")
     return f"{kind.lower()}-{number.replace('.', '-')}", (
         f"<figcaption><b>{kind} {number}.</b> {inline(caption)}{how}</figcaption>"
     )
