@@ -64,9 +64,9 @@ def describe(app, page, template, context, doctree):
 
 
 def measure_links(app, page, template, context, doctree):
-    """A table links to the file beside its notebook, for JupyterLab; on the site that is HTML."""
-    if "body" in context:
-        context["body"] = context["body"].replace('/how_we_measure.md">', '/how_we_measure.html">')
+    """A table links to the file beside its notebook; on the site that file is HTML."""
+    if body := context.get("body"):
+        context["body"] = body.replace('how_we_measure.md">', 'how_we_measure.html">')
 
 
 def long_scripts(app, page, template, context, doctree):

@@ -25,7 +25,6 @@ AUDITS = [name for name in CHAPTERS if name.endswith("_audit.ipynb")]
 LESSONS = [name.replace("_audit", "") for name in AUDITS]
 CAPSTONE = "together/capstone.ipynb"  # a task, and short
 WORDS, CELLS, MOST_FIGURES, MOST_TABLES = 2500, 35, 6, 4  # of a lesson
-LONGER = {"together/choosing.ipynb": 3000}  # it answers for all papers together
 START = [name for name in CHAPTERS if name.startswith("start/")]  # before the chapters
 RAW = (  # a role, a directive, a label, an equation's label, a reference by name
     r"\{[a-z:]+\}`",
@@ -181,7 +180,7 @@ def test_a_lesson_is_45_minutes(name):
     """Words, cells, figures and tables within their bounds, and what belongs to a lesson."""
     notebook, own = CHAPTERS[name], [call for call, _ in lab_calls(CHAPTERS[name])]
     text = re.sub(r"```.*?```|\$\$.*?\$\$", "", "\n".join(prose(notebook)), flags=re.DOTALL)
-    assert len(text.split()) <= LONGER.get(name, WORDS) and len(code(notebook)) - 3 <= CELLS
+    assert len(text.split()) <= WORDS and len(code(notebook)) - 3 <= CELLS
     tables = sum(call in TABLES for call in own)
     numbered_calls = [n for _, n in lab_calls(notebook) if re.match(r"\d+\.", number(n))]
     assert tables <= MOST_TABLES and len(numbered_calls) - tables <= MOST_FIGURES
