@@ -98,8 +98,8 @@ def read(path: Path, empty: bool = False, cut: bool = True) -> list[Line]:
         for line in data if isinstance(data, list) else [data]:
             if not isinstance(line, dict) or not ({"rows", "scales"} & {*line}):
                 raise ValueError(f"{refusal} holds {short(line)}.")
-            stated = line.get("experiment", {} if packed else None)
-            if line.get("hash") != (stated if stated is None else hash_of(stated)):
+            named = packed or {"hash", "experiment"} & {*line}
+            if named and line.get("hash") != hash_of(line.get("experiment", {})):
                 raise ValueError(f"{place}: the hash {line.get('hash')} is not of its experiment.")
             lines.append(line)
     if not lines and not empty:

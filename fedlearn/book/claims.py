@@ -170,7 +170,12 @@ def leads(
     """(data set, split) -> by how many points of accuracy, if nothing else is said by the last
     quarter, the runs with the label ``one`` are ahead of those with the label ``other``, a number
     for each seed that both have."""
-    runs, _ = results.tables(histories)
+    return _leads(results.tables(histories)[0], one, other, measure)
+
+
+def _leads(
+    runs: "pandas.DataFrame", one: str, other: str, measure: str
+) -> dict[tuple[str, str], list[float]]:
     if runs.empty:
         return {}
     keys = ["dataset", "partition", "seed"]
@@ -221,9 +226,10 @@ def holds(number: str, name: str) -> Shown:
         sign = f" {TESTED}" * any(h.chosen_on == "test" for h in histories)
         if not histories:
             columns[scale] = missing(entry["command"])
+        runs, _ = results.tables(histories)
         for statement in spec["statements"]:
-            of_both, last = (
-                leads(histories, statement["one"], statement["other"], m) for m in MEASURES[::-1]
+            last, of_both = (
+                _leads(runs, statement["one"], statement["other"], m) for m in MEASURES
             )
             for (data, split), lead in of_both.items():
                 asked = data == statement.get("data", data)

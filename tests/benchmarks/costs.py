@@ -18,7 +18,6 @@ import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
@@ -176,12 +175,10 @@ def bits(quick):
     rows = []
     names = ("fedavg", "rpn", "dgc", "stc")
     for network, name, seed in product(("digits_cnn", "digits_repvgg"), names, range(3)):
-        e = fl.Experiment(
-            method=name, clients=10, partition="dirichlet:0.5", train=600, rounds=3, seed=seed
-        )
-        task, method = replace(e, network=network).make_task(), e.make_method()
+        stated = {"method": name, "network": network, "seed": seed, "train": 600, "rounds": 3}
+        e = fl.Experiment(**stated, clients=10, partition="dirichlet:0.5")
         how = {"threads": 1, "engine": "sequential", "progress": False}
-        run = partial(fl.run, method, task, e.rounds)
+        run = partial(fl.run, e.make_method(), e.make_task(), e.rounds)
         plain = run(**how).state
         for way, changed in WAYS.items():
             other = run(**how | changed).state

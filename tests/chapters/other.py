@@ -31,12 +31,12 @@ from fedlearn.results import paired
 
 stored_runs = functools.cache(fl.results.load)
 
-def lead(name, one, other, data, split, seeds=3):  # points of accuracy of the first seeds
+def lead(name, one, other, data, split, seeds=3, **measure):  # points of the first seeds
     its = [h for h in stored_runs(name) if h.meta["task"]["seed"] < seeds]
-    return leads(its, one, other)[data, split]
+    return leads(its, one, other, **measure)[data, split]
 
-def lead_gap(*which, seeds=10):  # their mean and its interval
-    its = lead(*which, seeds)
+def lead_gap(*which, seeds=10, **measure):  # their mean and its interval
+    its = lead(*which, seeds, **measure)
     assert len(its) == seeds
     return paired(dict(enumerate(its)), dict.fromkeys(range(seeds), 0.0))
 
