@@ -9,7 +9,7 @@ from typing import Any
 
 _NAMES = {
     "boxes": "moving_boxes pooled_layers scenes seen steer_box",
-    "claims": "by_label difference ends holds ledger ledger_counts opening",
+    "claims": "by_label difference ends holds ledger ledger_counts opening reached",
     "check": "course given seed",
     "choosing": "duels entries fleet mixing mixtures pareto rivals standing",
     "drawings": "cards",

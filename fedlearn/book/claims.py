@@ -100,18 +100,36 @@ def by_label(name: str, **task: Any) -> dict[str, list[History]]:
     return runs
 
 
-def ends(
-    name: str, measure: str = MEASURES[1], form: str = ".3f", times: float = 1, **only: Any
-) -> "pandas.DataFrame":
-    """What the stored runs ``name`` reached, a row a label and a column a split: mean and
-    deviation of the seeds, ``times`` so much; of those alone that have what ``only`` says, such as
+def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str:
+    """A cell with the two measures of some runs: the last quarter, and in brackets the last test,
+    if the quarter has more tests than this.
+
+    >>> both([0.8, 0.6], [0.7, 0.7]), both([0.5], [0.5])
+    ('0.700 ± 0.000 (0.700 ± 0.141)', '0.500')
+    """
+    test = "" if list(last) == list(late) else f" ({spread(last, form)})"
+    return spread(late, form) + test
+
+
+def reached(histories: Sequence[History], form: str = ".3f") -> str:
+    """What some runs reached by `both` measures."""
+    last, late = ([h.reached[measure] for h in histories] for measure in MEASURES)
+    return both(last, late, form)
+
+
+def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas.DataFrame":
+    """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a row a label
+    and a column a split; of those runs alone that have what ``only`` says, such as
     ``dataset="cifar10"``. Without a run a cell is empty."""
     runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
-    seeds = runs.groupby(["label", "partition"], sort=False)[measure]
-    table = seeds.agg(lambda values: spread(list(times * values), form)).unstack().fillna("")
-    return table.reindex(runs["label"].unique()).rename_axis("method")
+    seeds = (times * runs.set_index(["label", "partition"])[[*MEASURES]]).groupby(level=[0, 1])
+    last, late = MEASURES
+    table = seeds.apply(lambda its: both(list(its[last]), list(its[late]), form)).unstack()
+    # in the order in which they are stored
+    table = table.reindex(runs["label"].unique())[runs["partition"].unique()]
+    return table.fillna("").rename_axis("method")
 
 
 def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:

@@ -17,26 +17,28 @@ if TYPE_CHECKING:
 
 
 def learned(task: str) -> Rows:
-    """A row a method of the stored runs on real pictures, in the last quarter of their rounds: the
-    mean over all classes, over those that are frequent, how far this is from FedAvg's, in how many
-    seeds it is below, and what crosses."""
-    from ..results import paired, spread
-    from .claims import by_label
+    """A row a method of the stored runs on real pictures, in the last quarter of their rounds and
+    in brackets in the last test: the mean over all classes, over those that are frequent; how far
+    this is from FedAvg's in the last quarter, in how many seeds it is below, and what crosses."""
+    from ..results import paired
+    from .claims import both, by_label, reached
 
     runs, rows = by_label("seeing_small", task=task), []
     column, frequent = chapter_file("seeing")["real"]["frequent"][task]
 
-    def often(label: str) -> dict[int, float]:
+    def often(label: str, only_last: bool = False) -> dict[int, float]:
         """By seed, the mean over the frequent classes."""
         values: dict[int, float] = {}
         for h in runs[label]:
-            late = [[row[column][k] for k in frequent] for row in h.late]
-            values[h.meta["task"]["seed"]] = float(np.mean(late))
+            tests = [h.final] if only_last else h.late
+            marks = [[row[column][k] for k in frequent] for row in tests]
+            values[h.meta["task"]["seed"]] = float(np.mean(marks))
         return values
 
     for label, histories in runs.items():
-        row = {"method": label, "all classes": spread([h.late_accuracy() for h in histories])}
-        row |= {"frequent": spread([*often(label).values()]), "to FedAvg": "", "below": ""}
+        last, late = ([*often(label, only_last).values()] for only_last in (True, False))
+        row = {"method": label, "all classes": reached(histories), "frequent": both(last, late)}
+        row |= {"to FedAvg": "", "below": ""}
         if label != "FedAvg":
             gap = paired(often(label), often("FedAvg"))
             row["to FedAvg"] = f"{gap.mean:+.3f}"
