@@ -183,17 +183,11 @@ def opening(number: str, name: str) -> Shown:
 
 
 def leads(
-    histories: Iterable[History], one: str, other: str, measure: str = MEASURES[1]
+    runs: "pandas.DataFrame", one: str, other: str, measure: str = MEASURES[1]
 ) -> dict[tuple[str, str], list[float]]:
     """(data set, split) -> by how many points of accuracy, if nothing else is said by the last
-    quarter, the runs with the label ``one`` are ahead of those with the label ``other``, a number
-    for each seed that both have."""
-    return _leads(results.tables(histories)[0], one, other, measure)
-
-
-def _leads(
-    runs: "pandas.DataFrame", one: str, other: str, measure: str
-) -> dict[tuple[str, str], list[float]]:
+    quarter, of ``stored`` runs those with the label ``one`` are ahead of those with the label
+    ``other``, a number for each seed that both have."""
     if runs.empty:
         return {}
     keys = ["dataset", "partition", "seed"]
@@ -246,9 +240,7 @@ def holds(number: str, name: str) -> Shown:
             columns[scale] = missing(entry["command"])
         runs, _ = results.tables(histories)
         for statement in spec["statements"]:
-            last, of_both = (
-                _leads(runs, statement["one"], statement["other"], m) for m in MEASURES
-            )
+            last, of_both = (leads(runs, statement["one"], statement["other"], m) for m in MEASURES)
             for (data, split), lead in of_both.items():
                 asked = data == statement.get("data", data)
                 if asked and split in statement.get("splits", [split]):

@@ -25,15 +25,16 @@ HOLDS = """
 import functools
 import numpy as np
 import fedlearn as fl
-from fedlearn.book.claims import leads
+from fedlearn.book.claims import leads, stored as table_of
 from fedlearn.book.grids import grid as grid_of
 from fedlearn.results import paired
 
 stored_runs = functools.cache(fl.results.load)
+table_of = functools.cache(table_of)
 
 def lead(name, one, other, data, split, seeds=3, **measure):  # points of the first seeds
-    its = [h for h in stored_runs(name) if h.meta["task"]["seed"] < seeds]
-    return leads(its, one, other, **measure)[data, split]
+    runs = table_of(name)
+    return leads(runs[runs["seed"] < seeds], one, other, **measure)[data, split]
 
 def lead_gap(*which, seeds=10, **measure):  # their mean and its interval
     its = lead(*which, seeds, **measure)

@@ -112,6 +112,7 @@ def test_leads_pair_the_seeds_of_one_data_set_and_split():
     runs = [run("A", 0.9, 1), run("A", 0.8), run("b", 0.7), run("B", 0.75, 1), run("B", 0.1, 2)]
     runs += [run("A", 0.5, partition="Dirichlet(alpha=0.5, min_samples=1)"), run("C", 0.2)]
     runs += [run("A", 0.4, dataset="mnist"), run("B", 0.3, dataset="mnist")]
+    runs, _ = fl.results.tables(runs)
     leads = claims.leads(runs, "A", "B")
     assert leads.keys() == {("digits", "iid"), ("mnist", "iid")}
     assert leads["digits", "iid"] == pytest.approx([10, 15])  # in the order of the seeds
