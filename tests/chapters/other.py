@@ -54,7 +54,7 @@ exec(prose.pop("", ""))
 for words, holds in prose.items():
     assert eval(holds), words
 """
-PARAMETERS = {"scale": "quick", "clients": 3, "seed": 1, "device": "cpu"}
+PARAMETERS = {"scale": "quick", "clients": 3, "rounds": 2, "seed": 1, "device": "cpu"}
 
 
 def chapters():
