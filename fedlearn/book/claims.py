@@ -111,10 +111,10 @@ def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str
     return spread(late, form) + test
 
 
-def reached(histories: Sequence[History], form: str = ".3f") -> str:
+def reached(histories: Sequence[History]) -> str:
     """What some runs reached by `both` measures."""
     last, late = ([h.reached[measure] for h in histories] for measure in MEASURES)
-    return both(last, late, form)
+    return both(last, late)
 
 
 def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas.DataFrame":

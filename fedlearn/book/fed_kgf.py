@@ -189,7 +189,7 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
     has sent as much as Fed-KGF in its whole run, up and down or up alone."""
     from ..results import spread
-    from .claims import by_label
+    from .claims import by_label, reached
 
     name = "fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"
     runs = by_label(name, dataset=dataset, partition="Iid()")
@@ -211,9 +211,9 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
                 way: f"{getattr(histories[0], f'bytes_{way}').mean() / 1e6:.2f}"
                 for way in ("up", "down")
             }
-            reached = {"all rounds": [h.late_accuracy() for h in histories]}
-            reached |= {"both ways": within(histories, both), "up alone": within(histories, up)}
-            rows.append(row | {c: spread(a) if a else "" for c, a in reached.items()})
+            row["all rounds"] = reached(histories)
+            equal = {"both ways": within(histories, both), "up alone": within(histories, up)}
+            rows.append(row | {c: spread(a) if a else "" for c, a in equal.items()})
     return rows
 
 
