@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..history import History
 from .check import Function, Reasons, compared, generator, number, varied
 
 
@@ -215,6 +216,32 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
             equal = {"both ways": within(histories, both), "up alone": within(histories, up)}
             rows.append(row | {c: spread(a) if a else "" for c, a in equal.items()})
     return rows
+
+
+def longer() -> dict[str, list[History]]:
+    """The stored runs on 20,000 pictures, by method."""
+    from .claims import by_label
+
+    runs = by_label("fed_kgf_small", train=20_000)
+    return {label.split(",")[0]: histories for label, histories in runs.items()}
+
+
+def cut(history: History, rounds: int) -> History:
+    """The first rounds of a run."""
+    return History(history.method, history.meta, history.rows[:rounds])
+
+
+def more_training() -> list[dict[str, Any]]:
+    """What they have reached on the way, and after what share of the paper's passes over its
+    images."""
+    from .claims import reached
+
+    runs = longer()
+    return [
+        {"rounds": t, "passes": t * 20_000 / (400 * 50_000)}
+        | {method: reached([cut(h, t) for h in its]) for method, its in runs.items()}
+        for t in (40, 100, 200)
+    ]
 
 
 # ---- exercises -----------------------------------------------------------------------------------

@@ -36,11 +36,11 @@ def learned(task: str) -> Rows:
         return values
 
     for label, histories in runs.items():
-        last, late = ([*often(label, only_last).values()] for only_last in (True, False))
-        row = {"method": label, "all classes": reached(histories), "frequent": both(last, late)}
-        row |= {"to FedAvg": "", "below": ""}
+        last, late = often(label, only_last=True), often(label)
+        row = {"method": label, "all classes": reached(histories)}
+        row |= {"frequent": both([*last.values()], [*late.values()]), "to FedAvg": "", "below": ""}
         if label != "FedAvg":
-            gap = paired(often(label), often("FedAvg"))
+            gap = paired(late, often("FedAvg"))
             row["to FedAvg"] = f"{gap.mean:+.3f}"
             row["below"] = f"{gap.seeds - gap.wins} of {gap.seeds}"
         count = len(histories[0].rows[0]["clients"])  # one holder of all sends to nobody
