@@ -175,6 +175,7 @@ SENDS = {  # by label of the stored runs: its name in the lesson, and what goes 
     "Fed-KGF without MU": ("few kernels", "the few kernels"),
     "module uploading alone": ("module each", "a module"),
     "Fed-KGF": ("Fed-KGF", "a module of few kernels"),
+    "Fed-KGF without alpha": ("no \u03b1", "a module of few kernels"),
     "random kernels": ("random kernels", "a module of few kernels"),
     "FedCOM": ("FedCOM", "eight bits a number"),
     "SmartIdx": ("SmartIdx", "signs of the largest changes"),
@@ -186,26 +187,51 @@ SENDS = {  # by label of the stored runs: its name in the lesson, and what goes 
 }
 
 
+def both_ways(history: History) -> Any:
+    """Bytes of each round, up and down."""
+    return history.bytes_up + history.bytes_down
+
+
+def up_alone(history: History) -> Any:
+    """Bytes of each round, up."""
+    return history.bytes_up
+
+
+def alike(dataset: str) -> dict[str, list[History]]:
+    """The stored runs where clients are alike, by label."""
+    from .claims import by_label
+
+    name = "fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"
+    return by_label(name, dataset=dataset, partition="Iid()")
+
+
+def within(
+    runs: dict[str, list[History]], sent: Callable[[History], Any]
+) -> dict[str, list[float]]:
+    """The last accuracy of each run within the bytes that Fed-KGF sends in its whole run, by label;
+    a run whose first test comes later has none."""
+    most, last = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001, {}
+    for label, histories in runs.items():
+        last[label] = []
+        for h in histories:
+            total = sent(h).cumsum()
+            tests = [r["accuracy"] for r in h.evaluated if total[r["round"] - 1] <= most]
+            last[label] += tests[-1:]
+    return last
+
+
 def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
     has sent as much as Fed-KGF in its whole run, up and down or up alone."""
     from ..results import spread
-    from .claims import by_label, reached
+    from .claims import reached
 
-    name = "fed_kgf_digits" if dataset == "digits" else "fed_kgf_small"
-    runs = by_label(name, dataset=dataset, partition="Iid()")
-    both, up = (lambda h: h.bytes_up + h.bytes_down), (lambda h: h.bytes_up)
-
-    def within(histories: list[Any], sent: Callable[[Any], Any]) -> list[float]:
-        """The last accuracy of each run within Fed-KGF's bytes, if a round is not more."""
-        most, last = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001, []
-        for h in histories:
-            total = sent(h).cumsum()
-            last += [r["accuracy"] for r in h.evaluated if total[r["round"] - 1] <= most][-1:]
-        return last
-
+    runs = alike(dataset)
+    if "Fed-KGF" not in runs:
+        return []
+    equal = {"both ways": within(runs, both_ways), "up alone": within(runs, up_alone)}
     rows = []
-    for label, (method, sends) in SENDS.items() if "Fed-KGF" in runs else ():
+    for label, (method, sends) in SENDS.items():
         if histories := runs.get(label, []):
             row = {"method": method, "sends up": sends}
             row |= {
@@ -213,8 +239,8 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
                 for way in ("up", "down")
             }
             row["all rounds"] = reached(histories)
-            equal = {"both ways": within(histories, both), "up alone": within(histories, up)}
-            rows.append(row | {c: spread(a) if a else "" for c, a in equal.items()})
+            row |= {way: spread(last[label]) if last[label] else "" for way, last in equal.items()}
+            rows.append(row)
     return rows
 
 
