@@ -7,6 +7,7 @@ import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urljoin
 
 from bs4 import BeautifulSoup, Tag
 
@@ -140,7 +141,11 @@ def main() -> None:
     listed = []
     for name in lessons():
         page = BeautifulSoup((SITE / name).read_text(), "html.parser")
-        sections = page.find("article").find_all("section")
+        for link in page.article.find_all("a", href=True):  # a deck lies elsewhere
+            link["href"] = urljoin(f"/{name}", link["href"])
+            if link["href"].startswith("/"):
+                link["href"] = ".." + link["href"]
+        sections = page.article.find_all("section")
         wanted = re.compile("mathjax|fl-vega|require.js|embed-amd", re.IGNORECASE)
         scripts = [
             s for s in page.head.find_all("script") if wanted.search(str(s)[:300])

@@ -131,7 +131,7 @@ def test_internal_links_lead_somewhere():
     """Every relative link of every page points to a file of the site, and its fragment to an id
     there."""
     broken = []
-    for name in every_page():
+    for name in {*every_page(), *(f"slides/{path.stem}" for path in HTML.glob("slides/*.html"))}:
         path = HTML / f"{name}.html"
         for link in set(re.findall(r'<a [^>]*?href="([^"]+)"', path.read_text(encoding="utf-8"))):
             target, _, fragment = link.partition("#")

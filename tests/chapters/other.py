@@ -7,8 +7,10 @@
 Papermill sets the parameters, in a cell behind the chapter's own. With its own parameters each
 chapter is executed, by papermill too, when the book is built.
 
-What a chapter's sentences say of stored runs is held by ``prose.yaml``, words of the chapter and an
-expression of its names: the copy's last cell evaluates them, behind the definitions under "".
+What a chapter's sentences say of its numbers is held by ``prose.yaml``, words of the chapter and an
+expression of its names, behind the definitions under "": one more cell evaluates them. It is the
+last of a copy; and in ``make test`` the book is built with it, for what holds with a chapter's own
+parameters only.
 """
 
 import shutil
@@ -68,14 +70,19 @@ def parameters(path):
     return {name: value for name, value in PARAMETERS.items() if name in known}
 
 
+def last_cell(page):
+    """The code that holds the sentences of a page, if there is any."""
+    return HOLDS.format(PROSE[page]) if page in PROSE else None
+
+
 def copy(path, folder):
     """Write the chapter with other parameters below ``folder`` -> the file."""
     target = Path(folder) / path.relative_to(BOOK)
     target.parent.mkdir(parents=True, exist_ok=True)
     papermill.execute_notebook(str(path), str(target), parameters(path), prepare_only=True)
-    if of_chapter := PROSE.get(path.relative_to(BOOK).with_suffix("").as_posix()):
+    if code := last_cell(path.relative_to(BOOK).with_suffix("").as_posix()):
         book = nbformat.read(target, 4)
-        book.cells.append(nbformat.v4.new_code_cell(HOLDS.format(of_chapter)))
+        book.cells.append(nbformat.v4.new_code_cell(code))
         nbformat.write(book, target)
     return target
 
