@@ -12,14 +12,14 @@ answer = 1.0
 
 # %% fed_kgf-share
 """A good answer says (1) that no single owner dictates the answers any more: they
-spread over several classes, though one may still have the larger share. With five
-seeds it had about 60 % of the answers on average, where one owner's classifier had
-all; where boats are alike, one owner's had about three quarters; (2) that
-accuracy stays low in these few rounds, because the other modules still come from one
-client each, and generated kernels learn slowly; (3) what it costs: every client but
-the owner sends 330 numbers more. A mean upload was 774 numbers, so it grows by nearly
-40 %. With all kernels learned the same cure repairs most of the damage: Table 5A.8 of
-the audit has the runs."""
+spread over several classes, though one may still have the larger share. With five seeds
+it had about two thirds of the answers on average, where one owner's classifier had all;
+where boats are alike, one owner's had about three quarters; (2) that accuracy stays low
+in these few rounds, because the other modules still come from one client each, and
+generated kernels learn slowly; (3) what it costs: every client but the owner sends 330
+numbers more. A mean upload was 774 numbers, so it grows by nearly 40 %. With all
+kernels learned the same cure repairs most of the damage: Table 5A.8 of the audit has
+the runs."""
 
 # %% fed_kgf-gradient
 """Each copy brings its own g times the slope (5.2), and what comes to the same base

@@ -26,7 +26,7 @@ there, so it comes from the start: in three of the five blocks a copy passes on 
 comes in; (3) finds every round lower than with both rules, since without the multiplier
 the long kernels turn more slowly still (Table 8A.5 has the third block: at less than
 half the speed); (4) says that this is one seed. In Figure 8.4, with twelve clients, the
-step alone begins behind FedRepOpt and ends ahead of it with two of three seeds."""
+step alone begins behind FedRepOpt and ends above it with each of three seeds."""
 
 # %% fed_repopt-fold
 """The running mean is subtracted from $W * x + b$, and what is left is scaled: so the

@@ -37,7 +37,7 @@ answer = (pool, unpool)
 """A good answer (1) predicts before it runs, accuracy and bytes both; (2) finds that
 the last layer brings most of the saving, since two thirds of the numbers stand there;
 (3) finds that every further layer saves less, and that the second to be pooled costs
-most; (4) says how far the seeds lie apart: points, once two layers are pooled."""
+most; (4) says how far the seeds lie apart, which is by some points."""
 import fedlearn as fl
 
 answer = {

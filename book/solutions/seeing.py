@@ -63,9 +63,9 @@ answer = mirrored
 Edges, and with them the borders of a box, are *differences* of neighbours, and those
 have to come from what the seed drew into $M^0$.
 
-(b) Each saves a client 131,072 bytes a round. The very last one costs 13 points, from
-0.807 to 0.676; both cost 42, down to 0.389. So the last one is the one to pool. Our
-reading, which the runs do not prove: behind the last layer comes only a 1 x 1
+(b) Each saves a client 131,072 bytes of every upload. The very last one costs 13
+points, from 0.807 to 0.676; both cost 42, down to 0.389. So the last one is the one to
+pool. Our reading, which the runs do not prove: behind the last layer comes only a 1 x 1
 convolution, and what a cell must know of its surroundings can be worked out one layer
 before. Pool that layer, too, and no kernel behind the last shrinking of the map tells
 left from right any more.
