@@ -120,13 +120,18 @@ def reached(histories: Sequence[History]) -> str:
 def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas.DataFrame":
     """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a row a label
     and a column a split; of those runs alone that have what ``only`` says, such as
-    ``dataset="cifar10"``. Without a run a cell is empty."""
+    ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen on test images."""
     runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
-    seeds = (times * runs.set_index(["label", "partition"])[[*MEASURES]]).groupby(level=[0, 1])
     last, late = MEASURES
-    table = seeds.apply(lambda its: both(list(its[last]), list(its[late]), form)).unstack()
+
+    def cell(its: "pandas.DataFrame") -> str:
+        text = both(list(times * its[last]), list(times * its[late]), form)
+        return text + f" {TESTED}" * bool((its["chosen on"] == "test").any())
+
+    seeds = runs.set_index(["label", "partition"])[[last, late, "chosen on"]]
+    table = seeds.groupby(level=[0, 1]).apply(cell).unstack()
     # in the order in which they are stored
     table = table.reindex(runs["label"].unique())[runs["partition"].unique()]
     return table.fillna("").rename_axis("method")
@@ -228,29 +233,37 @@ def _points(lead: Sequence[float]) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
+def _tested(runs: "pandas.DataFrame", labels: Sequence[str], data: str, split: str) -> bool:
+    """Whether rates of these methods there were chosen on test images."""
+    those = runs["label"].str.lower().isin([label.lower() for label in labels])
+    those &= (runs["dataset"] == data) & (runs["partition"] == split)
+    return bool((runs["chosen on"][those] == "test").any())
+
+
 def holds(number: str, name: str) -> Shown:
     """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
     spec = chapter_file(name)["holds"]
     cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
     for scale, entry in spec.get("runs", _scales(name)).items():
-        histories = results.load(entry["results"])
-        sign = f" {TESTED}" * any(h.chosen_on == "test" for h in histories)
-        if not histories:
+        runs, _ = results.tables(results.load(entry["results"]))
+        if runs.empty:
             columns[scale] = missing(entry["command"])
-        runs, _ = results.tables(histories)
         for statement in spec["statements"]:
-            last, of_both = (leads(runs, statement["one"], statement["other"], m) for m in MEASURES)
+            pair = statement["one"], statement["other"]
+            last, of_both = (leads(runs, *pair, measure=m) for m in MEASURES)
             for (data, split), lead in of_both.items():
                 asked = data == statement.get("data", data)
                 if asked and split in statement.get("splits", [split]):
-                    column = f"{DATA.get(data, data)}, {scale}{sign}"
+                    column = f"{DATA.get(data, data)}, {scale}"
                     columns[column] = ""
                     row = cells.setdefault((statement["says"], split), {})
                     told, late = (
                         verdict(x, statement["wanted"]) for x in (lead, last[data, split])
                     )
-                    row[column] = told, _points(lead) + f" {OTHERWISE}" * (told != late)
+                    signs = f" {OTHERWISE}" * (told != late)
+                    signs += f" {TESTED}" * _tested(runs, pair, data, split)
+                    row[column] = told, _points(lead) + signs
     rows = [
         {"the paper says": says, "split": split}
         | {c: " ".join(row.get(c, ())) or ("" if k else first) for c, first in columns.items()}

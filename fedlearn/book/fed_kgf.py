@@ -224,7 +224,7 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
     has sent as much as Fed-KGF in its whole run, up and down or up alone."""
     from ..results import spread
-    from .claims import reached
+    from .claims import TESTED, reached
 
     runs = alike(dataset)
     if "Fed-KGF" not in runs:
@@ -233,7 +233,8 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     rows = []
     for label, (method, sends) in SENDS.items():
         if histories := runs.get(label, []):
-            row = {"method": method, "sends up": sends}
+            tested = any(h.chosen_on == "test" for h in histories)
+            row = {"method": method + f" {TESTED}" * tested, "sends up": sends}
             row |= {
                 way: f"{getattr(histories[0], f'bytes_{way}').mean() / 1e6:.2f}"
                 for way in ("up", "down")
