@@ -11,8 +11,8 @@ are read:
    those that are not complete are named last. What a chapter showed until it failed is
    in the cache, marked, and executed again by the next build.
 
-``make test`` names a program in FEDLEARN_HOLDS. Its ``last_cell(page)`` is the code of
-one cell more, or None; that runs behind the chapter's own and leaves no trace.
+``make test`` names a program in FEDLEARN_HOLDS. Its ``hold(notebook, page)`` may add a
+cell; that runs behind the chapter's own and leaves no trace.
 """
 
 import atexit
@@ -111,13 +111,13 @@ def execute_side_by_side(app, env, docnames):
                 missing.append((path, notebook))
 
     holds = os.environ.get("FEDLEARN_HOLDS")
-    last_cell = runpy.run_path(holds)["last_cell"] if holds else lambda page: None
+    hold = runpy.run_path(holds)["hold"] if holds else None
 
     def execute(job):
         path, notebook = job
         page, asked = env.path2doc(str(path)), deepcopy(notebook)
-        if code := last_cell(page):
-            asked.cells.append(nbformat.v4.new_code_cell(code))
+        if hold:
+            hold(asked, page)
         log.info("executing %s", page)
         began, error = time.perf_counter(), None
         with TemporaryDirectory() as folder:
@@ -152,7 +152,8 @@ def execute_side_by_side(app, env, docnames):
         else:
             log.info("%s: done after %.0f s", page, seconds)
         # the cache knows a chapter by its cells; papermill writes into their metadata
-        for cell, its in zip(notebook.cells, done.cells, strict=False):
+        own = done.cells[: len(notebook.cells)]
+        for cell, its in zip(notebook.cells, own, strict=True):
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = its.outputs, its.execution_count
         of = {k: v for k, v in done.metadata.items() if k not in notebook.metadata}

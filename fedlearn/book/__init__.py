@@ -15,7 +15,7 @@ _NAMES = {
     "drawings": "cards",
     "explorers": "explore explorer",
     "fed_gkt": "crossing painted teaching twenty_rounds watch_maps who_teaches",
-    "fed_kgf": "equal_bytes kernel_generation more_training watch_round",
+    "fed_kgf": "beside_paper equal_bytes kernel_generation more_training watch_round",
     "fed_mmd_fusion": "own_orders two_clouds",
     "fed_repopt": "grown watch_branches",
     "fedavg": "two_bowls",

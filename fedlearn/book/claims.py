@@ -117,6 +117,12 @@ def reached(histories: Sequence[History]) -> str:
     return both(last, late)
 
 
+def dagger(chosen: Iterable[str]) -> str:
+    """The sign behind a number whose option was ``chosen`` on test images, with one seed at least;
+    else nothing."""
+    return f" {TESTED}" * ("test" in list(chosen))
+
+
 def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas.DataFrame":
     """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a row a label
     and a column a split; of those runs alone that have what ``only`` says, such as
@@ -128,7 +134,7 @@ def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas
 
     def cell(its: "pandas.DataFrame") -> str:
         text = both(list(times * its[last]), list(times * its[late]), form)
-        return text + f" {TESTED}" * bool((its["chosen on"] == "test").any())
+        return text + dagger(its["chosen on"])
 
     seeds = runs.set_index(["label", "partition"])[[last, late, "chosen on"]]
     table = seeds.groupby(level=[0, 1]).apply(cell).unstack()
@@ -233,13 +239,6 @@ def _points(lead: Sequence[float]) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _tested(runs: "pandas.DataFrame", labels: Sequence[str], data: str, split: str) -> bool:
-    """Whether rates of these methods there were chosen on test images."""
-    those = runs["label"].str.lower().isin([label.lower() for label in labels])
-    those &= (runs["dataset"] == data) & (runs["partition"] == split)
-    return bool((runs["chosen on"][those] == "test").any())
-
-
 def holds(number: str, name: str) -> Shown:
     """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
     spec = chapter_file(name)["holds"]
@@ -249,9 +248,12 @@ def holds(number: str, name: str) -> Shown:
         runs, _ = results.tables(results.load(entry["results"]))
         if runs.empty:
             columns[scale] = missing(entry["command"])
+            continue
         for statement in spec["statements"]:
             pair = statement["one"], statement["other"]
             last, of_both = (leads(runs, *pair, measure=m) for m in MEASURES)
+            those = runs[runs["label"].str.lower().isin([label.lower() for label in pair])]
+            chosen = those.groupby(["dataset", "partition"])["chosen on"].agg(list)
             for (data, split), lead in of_both.items():
                 asked = data == statement.get("data", data)
                 if asked and split in statement.get("splits", [split]):
@@ -261,8 +263,7 @@ def holds(number: str, name: str) -> Shown:
                     told, late = (
                         verdict(x, statement["wanted"]) for x in (lead, last[data, split])
                     )
-                    signs = f" {OTHERWISE}" * (told != late)
-                    signs += f" {TESTED}" * _tested(runs, pair, data, split)
+                    signs = f" {OTHERWISE}" * (told != late) + dagger(chosen[data, split])
                     row[column] = told, _points(lead) + signs
     rows = [
         {"the paper says": says, "split": split}

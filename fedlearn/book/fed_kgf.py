@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..history import History
 from .check import Function, Reasons, compared, generator, number, varied
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
@@ -170,6 +173,25 @@ def watch_round() -> dict[str, Any]:
     return layered(320, params, layers, view={"stroke": None})
 
 
+def beside_paper() -> "pandas.DataFrame":
+    """Accuracies that the paper prints, and those of stored runs, a row a split."""
+    import pandas
+
+    from .claims import ends, printed
+
+    methods = "Fed-KGF", "FedPM", "FedAvg", "Fed-KGF without MU", "module uploading alone"
+    said = [printed("fed_kgf-cifar-accuracies", k) / 100 for k in (0, 1)]
+    paper = pandas.DataFrame([[*said, "", "", ""]], ["paper, CIFAR-10"], methods)
+    here = [
+        ends(name, dataset=data).loc[[*methods]].T.rename(f"{place}, {{}}".format)
+        for place, name, data in (
+            ("digits", "fed_kgf_digits", "digits"),
+            ("CIFAR-10, small", "fed_kgf_small", "cifar10"),
+        )
+    ]
+    return pandas.concat([paper, *here])
+
+
 SENDS = {  # by label of the stored runs: its name in the lesson, and what goes up
     "FedAvg": ("FedAvg", "everything"),
     "Fed-KGF without MU": ("few kernels", "the few kernels"),
@@ -224,7 +246,7 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
     has sent as much as Fed-KGF in its whole run, up and down or up alone."""
     from ..results import spread
-    from .claims import TESTED, reached
+    from .claims import dagger, reached
 
     runs = alike(dataset)
     if "Fed-KGF" not in runs:
@@ -233,8 +255,8 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     rows = []
     for label, (method, sends) in SENDS.items():
         if histories := runs.get(label, []):
-            tested = any(h.chosen_on == "test" for h in histories)
-            row = {"method": method + f" {TESTED}" * tested, "sends up": sends}
+            sign = dagger(h.chosen_on for h in histories)
+            row = {"method": method + sign, "sends up": sends}
             row |= {
                 way: f"{getattr(histories[0], f'bytes_{way}').mean() / 1e6:.2f}"
                 for way in ("up", "down")

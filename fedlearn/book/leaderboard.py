@@ -12,7 +12,7 @@ from .. import recipes, results
 from ..history import MEASURES
 from ..results import spread
 from . import choosing, datatable
-from .claims import TESTED
+from .claims import TESTED, dagger
 from .show import Shown
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def rows(
         table.append(
             {
                 "name": one["method"],
-                "method": one["label"] + f" {TESTED}" * (one["chosen on"] == "test"),
+                "method": one["label"] + dagger([one["chosen on"]]),
                 "task": task + ("" if one["clients"] == 1 else "s"),
                 "split": one["partition"],
                 "seeds": str(len(seeds)),

@@ -70,20 +70,19 @@ def parameters(path):
     return {name: value for name, value in PARAMETERS.items() if name in known}
 
 
-def last_cell(page):
-    """The code that holds the sentences of a page, if there is any."""
-    return HOLDS.format(PROSE[page]) if page in PROSE else None
+def hold(book, page):
+    """Add the cell that holds the sentences of a page to its notebook, if there are any."""
+    if page in PROSE:
+        book.cells.append(nbformat.v4.new_code_cell(HOLDS.format(PROSE[page])))
 
 
 def copy(path, folder):
     """Write the chapter with other parameters below ``folder`` -> the file."""
     target = Path(folder) / path.relative_to(BOOK)
     target.parent.mkdir(parents=True, exist_ok=True)
-    papermill.execute_notebook(str(path), str(target), parameters(path), prepare_only=True)
-    if code := last_cell(path.relative_to(BOOK).with_suffix("").as_posix()):
-        book = nbformat.read(target, 4)
-        book.cells.append(nbformat.v4.new_code_cell(code))
-        nbformat.write(book, target)
+    book = nbformat.read(path, 4)
+    hold(book, path.relative_to(BOOK).with_suffix("").as_posix())
+    papermill.execute_notebook(book, str(target), parameters(path), prepare_only=True)
     return target
 
 
