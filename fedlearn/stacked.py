@@ -223,10 +223,10 @@ class _Ragged(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g, *_):
         x, weight, real, n, mean, var = ctx.saved_tensors
-        dx, dw, db = torch.ops.aten.native_batch_norm_backward(
-            g, x, weight, mean, var, None, None, False, ctx.eps, [True] * 3
-        )  # as if the statistics were constants
         invstd = (var + ctx.eps).rsqrt()
+        dx, dw, db = torch.ops.aten.native_batch_norm_backward(
+            g, x, weight, mean, var, mean, invstd, False, ctx.eps, [True] * 3
+        )  # as if the statistics were constants; a GPU asks for them twice
         slope, scale = dw * invstd, weight * invstd / n
         at_zero, slope = scale * (db - mean * slope), scale * slope
         dx -= torch.addcmul(at_zero.view(ctx.wide), x, slope.view(ctx.wide)) * real

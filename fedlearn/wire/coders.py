@@ -93,11 +93,12 @@ class Pooled(Dense):
     def encode(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
             return super().encode(tensor)
-        tensor, bits = tensor.float(), b""
+        # a GPU adds in another order, and would write other bytes
+        tensor, bits = tensor.detach().cpu().float(), b""
         if self.threshold:
             size = tensor.flatten(1).sum(1).abs() if self.plain else tensor.abs().flatten(1).sum(1)
             keep = size >= self.threshold
-            tensor, bits = tensor[keep], np.packbits(keep.cpu().numpy()).tobytes()
+            tensor, bits = tensor[keep], np.packbits(keep.numpy()).tobytes()
         means = super().encode(tensor.flatten(2).mean(2))  # [out, in, k, k] -> [out, in]
         return bits + bytes(means) if bits else means
 

@@ -52,7 +52,9 @@ class Steps:
         self.summary = json.loads(self.path.read_text()) if self.path.exists() else {}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         fixed = {"PYTHONPATH": path, "MPLBACKEND": "Agg", "FEDLEARN_TEST_DEVICE": args.device}
-        self.env = {"FEDLEARN_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | os.environ | fixed
+        # the tests hide every GPU that is not named
+        usual = {"FEDLEARN_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0"}
+        self.env = usual | os.environ | fixed
 
     def run(self, name, log, *command, minutes=None, again=False, folder=ROOT):
         """Run Python with these words, its output at the end of a log; after ``minutes`` it is
