@@ -57,6 +57,8 @@ class Chapter:
         self.options: dict[str, Any] = {"device": device, **part, **task}
         self.how: dict[str, Any] = {"batch_size": 16, "engine": "stacked", "progress": False}
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
+        # on a GPU a chapter's own loops compute as exactly as the package does, and always the same
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = False, True
         self.task()  # a data set that is absent is said here
 
     def task(self, **changes: Any) -> Task:

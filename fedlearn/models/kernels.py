@@ -17,8 +17,9 @@ COPIES = "generated", "trained", "frozen"
 
 
 class Drawing:
-    """A layer that draws at random while it trains. Stacked, it has a generator for each client;
-    otherwise it uses torch's global one, which is seeded by name (``rng.scope``)."""
+    """A layer that draws at random while it trains, on the CPU: the same numbers for every device.
+    Stacked, it has a generator for each client; otherwise it uses torch's global one, which is
+    seeded by name (``rng.scope``)."""
 
     generators: list = []
 
@@ -73,16 +74,16 @@ class Generated(Drawing):
 
     def fresh(self) -> list[Tensor]:
         """(alpha, beta) for this call alone: while it trains, a client's own."""
-        shape, device = self.beta.shape, self.beta.device
+        shape = self.beta.shape
         if not self.training:  # the server has no client's draws, and can do no better
             self.calls += 1
             uniform = torch.rand((2, *shape), generator=rng.generator(*self.place, self.calls))
-        elif not self.generators or device.type == "cuda":
-            uniform = torch.rand((2, *shape), device=device)
+        elif not self.generators:
+            uniform = torch.rand((2, *shape))
         else:
             draws = [torch.rand((2, *shape[1:]), generator=g) for g in self.generators]
             uniform = torch.stack(draws, 1)
-        return within(uniform.to(device))
+        return within(uniform.to(self.beta.device))
 
 
 _CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]

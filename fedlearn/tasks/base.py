@@ -171,8 +171,8 @@ class Task:
     def network(
         self, network: str | Callable | None = None, shape: tuple[int, ...] | None = None
     ) -> nn.Module:
-        """A new network: the task's, or that of a name or function, for inputs of the images' shape
-        or of another; ``ValueError`` if it cannot be built."""
+        """A new network where the images are: the task's, or that of a name or function, for inputs
+        of the images' shape or of another; ``ValueError`` if it cannot be built."""
         network = self.network_name if network is None else network
         build, shape = find_network(network, self.networks), shape or self.shape
         name = repr(shown(network))
@@ -185,7 +185,7 @@ class Task:
             ) from error
         if not isinstance(net, nn.Module):
             raise ValueError(f"The network {name} is a {type(net).__name__}, not a nn.Module.")
-        return net
+        return net.to(self.device)
 
     def try_network(self) -> None:
         """``ValueError`` if a network of the user's own cannot be trained on these samples."""
