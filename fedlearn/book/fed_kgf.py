@@ -199,6 +199,7 @@ SENDS = {  # by label of the stored runs: its name in the lesson, and what goes 
     "Fed-KGF": ("Fed-KGF", "a module of few kernels"),
     "Fed-KGF without alpha": ("no \u03b1", "a module of few kernels"),
     "random kernels": ("random kernels", "a module of few kernels"),
+    "narrow network": ("narrow network", "everything"),
     "FedCOM": ("FedCOM", "eight bits a number"),
     "SmartIdx": ("SmartIdx", "signs of the largest changes"),
     "DGC": ("DGC", "the largest changes"),
