@@ -185,6 +185,7 @@ class Task:
             ) from error
         if not isinstance(net, nn.Module):
             raise ValueError(f"The network {name} is a {type(net).__name__}, not a nn.Module.")
+        models.check_tensors(f"The network {name}", net)
         return net.to(self.device)
 
     def try_network(self) -> None:
@@ -192,10 +193,9 @@ class Task:
         with rng.scope(self.seed, "trial"):
             net = self.network()
         name = f"The network {shown(self.network_name)!r}"
-        models.check_tensors(name, net)
         x, y = (t[:2] for t in self.test)
         try:
-            with models.evaluating(net.to(self.device)), torch.no_grad():
+            with models.evaluating(net), torch.no_grad():
                 outputs = net(x := self.inputs(x))
         except Exception as error:
             raise ValueError(
