@@ -185,14 +185,15 @@ class Task:
             ) from error
         if not isinstance(net, nn.Module):
             raise ValueError(f"The network {name} is a {type(net).__name__}, not a nn.Module.")
-        models.check_tensors(f"The network {name}", net)
-        return net.to(self.device)
+        values = not any(p.is_meta for p in net.parameters())  # else ``try_network`` refuses it
+        return net.to(self.device) if values else net
 
     def try_network(self) -> None:
         """``ValueError`` if a network of the user's own cannot be trained on these samples."""
         with rng.scope(self.seed, "trial"):
             net = self.network()
         name = f"The network {shown(self.network_name)!r}"
+        models.check_tensors(name, net)
         x, y = (t[:2] for t in self.test)
         try:
             with models.evaluating(net), torch.no_grad():
