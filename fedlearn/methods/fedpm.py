@@ -42,11 +42,7 @@ class Masked(Drawing):
         theta = score.sigmoid()
         if not self.training:
             return frozen * (theta > 0.5)
-        if not self.generators:
-            draw = torch.rand(theta.shape)
-        else:
-            draw = torch.stack([torch.rand(theta.shape[1:], generator=g) for g in self.generators])
-        m = (draw.to(theta.device) < theta).to(theta.dtype)
+        m = (self.uniform(theta) < theta).to(theta.dtype)
         slope = theta.detach() * theta if self.scaled else theta
         return frozen * (m - slope.detach() + slope)  # the value of m, the gradient of theta
 

@@ -23,6 +23,14 @@ class Drawing:
 
     generators: list = []
 
+    def uniform(self, like: Tensor, *front: int) -> Tensor:
+        """Numbers from [0, 1) of shape [*front, *like.shape], where ``like`` is."""
+        if not self.generators:
+            return torch.rand((*front, *like.shape)).to(like.device)
+        shape = (*front, *like.shape[1:])
+        draws = [torch.rand(shape, generator=g) for g in self.generators]
+        return torch.stack(draws, len(front)).to(like.device)
+
 
 def computed(mixin: type, *kinds: type[nn.Module]) -> dict[type, type]:
     """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the
@@ -74,15 +82,11 @@ class Generated(Drawing):
 
     def fresh(self) -> list[Tensor]:
         """(alpha, beta) for this call alone: while it trains, a client's own."""
-        shape = self.beta.shape
-        if not self.training:  # the server has no client's draws, and can do no better
-            self.calls += 1
-            uniform = torch.rand((2, *shape), generator=rng.generator(*self.place, self.calls))
-        elif not self.generators:
-            uniform = torch.rand((2, *shape))
-        else:
-            draws = [torch.rand((2, *shape[1:]), generator=g) for g in self.generators]
-            uniform = torch.stack(draws, 1)
+        if self.training:
+            return within(self.uniform(self.beta, 2))
+        self.calls += 1  # the server has no client's draws, and can do no better
+        generator = rng.generator(*self.place, self.calls)
+        uniform = torch.rand((2, *self.beta.shape), generator=generator)
         return within(uniform.to(self.beta.device))
 
 
