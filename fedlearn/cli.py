@@ -174,7 +174,7 @@ def cost(
 def methods() -> None:
     """List the methods, their options and the parts they replace."""
     from .methods import METHODS
-    from .round import Averaging
+    from .core import Averaging
 
     base = Averaging().parts()
     for name, function in METHODS.items():

@@ -15,7 +15,7 @@ from .errors import pick
 from .settings import Settings, thread_count, whole_number
 
 if TYPE_CHECKING:
-    from .method import Method
+    from .core import Method
     from .tasks import Task
 
 
@@ -137,7 +137,7 @@ class Experiment(Settings):
 
     def make_method(self) -> "Method":
         """The method, its options checked against its own signature."""
-        from .method import Method
+        from .core import Method
         from .methods import find
 
         function = find(self.method)

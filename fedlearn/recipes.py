@@ -16,7 +16,7 @@ from .data.sources import data_path
 from .errors import pick
 from .experiment import Experiment
 from .files import read_yaml
-from .method import Method
+from .core import Method
 from .results import Line, hash_of, place_of
 from .settings import held_out, kept
 from .tasks.base import find_device

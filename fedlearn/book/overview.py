@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import methods, tasks
 from ..plot import COLOURS, compare
-from ..round import run
+from ..core import run
 from .front import runs_of
 from .grids import chapter_file
 from .show import Shown, figure

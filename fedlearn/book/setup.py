@@ -8,8 +8,7 @@ import torch
 
 from ..errors import pick
 from ..history import History
-from ..method import Method
-from ..round import run
+from ..core import Method, run
 from ..settings import whole_number
 from ..tasks import TASKS, Task
 from .show import Shown

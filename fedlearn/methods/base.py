@@ -1,6 +1,6 @@
-"""What several methods share: steps that choose or add tensors, and clients that
-keep their networks."""
+"""Steps, objectives and sides that several methods share."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,20 +9,45 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..context import Context, Tensors
+from ..core import EVALUATE, Batch, Client, Context, Side, Step, Tensors
+from ..core.local import new_network
 from ..errors import WireError
-from ..links import Step
-from ..local import new_network
-from ..method import EVALUATE, ClientSide, Side
 from ..models import evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
 
 
 def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
-    """What a network gives for one empty input: maps [1, channels, height, width] or logits."""
+    """The output for one empty input: maps [1, channels, height, width] or logits."""
     device = next((p.device for p in net.parameters()), None)
     with torch.no_grad(), evaluating(net):
         return net(torch.zeros(1, *shape, device=device))
+
+
+class Reference:
+    """The outputs of a frozen copy of a network for a client's batches.
+
+    They are computed in the first epoch and looked up afterwards, unless clients are
+    stacked or images augmented.
+    """
+
+    def __init__(self, net: nn.Module, ctx: Context) -> None:
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        stacked = isinstance(ctx.client, list)
+        self.images = None if stacked or ctx.task.augment else ctx.task.sizes[ctx.client]
+        self.seen = 0
+        self.table = torch.empty(0)
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        if self.seen == self.images:
+            return self.table[batch.index]
+        with torch.no_grad():
+            outputs = self.net(batch.x)
+        if self.images:
+            if not len(self.table):
+                self.table = outputs.new_empty(self.images, *outputs.shape[1:])
+            self.table[batch.index] = outputs
+            self.seen += len(outputs)
+        return outputs
 
 
 class Some(Step):
@@ -38,25 +63,34 @@ class Added(Step):
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         added = self.shapes(ctx.net).keys()
         ctx.memory.update({name: x[name] for name in added & x.keys()})
-        if missing := added - ctx.memory.keys():
+        missing = added - ctx.memory.keys()
+        if missing:
             raise WireError(f"{min(missing)}, which {self!r} adds to the model, has not come.")
         return {name: t for name, t in x.items() if name not in added}
 
 
 class EdgeSide(Side):
-    """A side whose network is in two places: the extractor of an edge network gives ``maps`` (their
-    shape, of one image), and the server has a network for these."""
+    """A side whose network is in two places.
+
+    The extractor of an edge network is at the clients. It gives ``maps`` (the shape, of
+    one image), and the server has a network for these.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.maps = tuple(output(self.net.extractor, self.task.shape).shape[1:])
 
     def server_network(self) -> nn.Module:
-        """With the weights that the seed gives."""
+        """The server's network, with the weights that the seed gives."""
         return new_network(replace(self.method.network, shape=self.maps), self.task)
 
 
-def network_message(side: Any) -> FixedMessage:
+def no_network(method: Any) -> nn.Module:
+    """``ValueError``: only the clients have trained networks."""
+    raise ValueError(f"{method.name} leaves no one network: clients keep their own.")
+
+
+def network_message(side: Side) -> FixedMessage:
     """A client's own network; nothing as long as it is the one that the seed gives."""
     shapes = {name: tuple(w.shape) for name, w in side.initial.items()}
     return FixedMessage(Schema(shapes, coder="own network"), device=side.task.device)
@@ -69,9 +103,9 @@ def evaluate_personal(
     question: Callable[[int], FixedMessage],
     whole: Callable[[nn.Module], nn.Module] = lambda net: net,
 ) -> dict[str, Any]:
-    """Mean of what the task says of ``whole(network)`` over the clients that show theirs; None if
-    nobody does."""
-    message, task = network_message(server), server.task
+    """Mean results of ``whole(network)`` over the clients that show theirs, or None."""
+    message = network_message(server)
+    task = server.task
     predictions: dict = {}
 
     def read(k: int, data: bytes) -> dict[str, float]:
@@ -83,15 +117,18 @@ def evaluate_personal(
             raise WireError(f"With client {k}'s network the loss is not finite.")
         return result
 
-    shown = ask(range(task.clients), lambda k: question(k).write(DOWN, t, k, {}), read, EVALUATE)
-    results = [result for _, result in shown]
+    def write(k: int) -> bytes:
+        return question(k).write(DOWN, t, k, {})
+
+    results = [r for _, r in ask(range(task.clients), write, read, EVALUATE)]
     means: dict[str, Any] = {"accuracy": None, "loss": None}
     if results:
-        means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
+        for name in results[0]:
+            means[name] = sum(r[name] for r in results) / len(results)
     return means | task.measure(predictions)
 
 
-class PersonalClient(ClientSide):
+class PersonalClient(Client):
     """A client that goes on from its own network ("own/..." in its memory)."""
 
     def question(self, k: int) -> FixedMessage:
@@ -100,8 +137,8 @@ class PersonalClient(ClientSide):
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
         self.question(client).read(DOWN, t, client, data)
-        kept = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
-        return network_message(self).write(UP, t, client, kept, self.task.sizes[client])
+        own = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
+        return network_message(self).write(UP, t, client, own, self.task.sizes[client])
 
     def training(self, t: int, client: int, memory: Tensors) -> Context:
         """Training from the client's own network."""

@@ -13,11 +13,21 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..arguments import BelowOne, Positive
-from ..errors import pick
-from ..links import Feedback, Lossy, Step, Update, Uplink
-from ..parts import SGD, Aggregator, Arrivals, Context, Mean, Tensors
-from ..round import Averaging
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Feedback,
+    Lossy,
+    Mean,
+    Step,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..errors import check_number, pick
 from ..wire import Signs, TopK
 from ..wire.base import brief
 
@@ -37,14 +47,20 @@ class OneScale(Step):
 class AMSGrad(Aggregator):
     """FedAMS, Option 1; ``corrected``: m / (1 - b1^t) and v^ / (1 - b2^t), as in Adam."""
 
-    needs = frozenset({Update})
+    needs = (Update,)
     __repr__ = brief
 
-    lr: Positive = 1.0
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
-    eps: Positive = 1e-3
+    lr: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-3
     corrected: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_number("lr of AMSGrad", self.lr, above=0)
+        check_number("beta1", self.beta1, least=0, below=1)
+        check_number("beta2", self.beta2, least=0, below=1)
+        check_number("eps", self.eps, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory

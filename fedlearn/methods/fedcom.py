@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..parts import SGD, Context, Lossy, Shifted, Step, Tensors, Update, Uplink
-from ..round import Averaging
+from ..core import SGD, Averaging, Context, Lossy, Shifted, Step, Tensors, Update, Uplink
 from ..wire import Uniform
 
 
@@ -53,7 +52,7 @@ class Remember(Step):
 class Tracked(Shifted):
     """SGD on g - delta_j; who was absent takes the mean of what the model did in those rounds."""
 
-    needs = frozenset({Remember})
+    needs = (Remember,)
 
     def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
         alone = not isinstance(ctx.memory, list)

@@ -19,14 +19,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..arguments import BelowOne
-from ..errors import Diverged, WireError, pick
-from ..links import Downlink, Update, Uplink
-from ..local import Loss, Model, Objective, Reference, TaskNetwork
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Batch,
+    Context,
+    Continued,
+    Downlink,
+    Loss,
+    Mean,
+    Model,
+    Objective,
+    Optimizer,
+    TaskNetwork,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..errors import Diverged, WireError, check_number, pick
 from ..models import Network
-from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Continued, Mean, Optimizer, Tensors
-from ..round import Averaging
-from .base import Some, output
+from .base import Reference, Some, output
 
 
 class Convolution(nn.Module):
@@ -97,7 +111,7 @@ class FusionNetwork(Model):
 class FusionLoss(Objective):
     """The task's loss of the fused streams."""
 
-    needs = frozenset({FusionNetwork})
+    needs = (FusionNetwork,)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         E_g, J = Reference(net.extractor, ctx), ctx.task.loss
@@ -112,9 +126,12 @@ class FusionLoss(Objective):
 class MovingAverage(Aggregator):
     """The weighted mean; of the fusion lam <- mu lam + (1 - mu) mean."""
 
-    needs = frozenset({Update})
+    needs = (Update,)
 
-    mu: BelowOne = 0.9
+    mu: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_number("mu", self.mu, least=0, below=1)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)

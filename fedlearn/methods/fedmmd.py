@@ -17,16 +17,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..arguments import NotNegative
-from ..errors import pick
-from ..local import Loss
-from ..parts import SGD, Batch, Context, Objective, Reference
-from ..round import Averaging
+from ..core import SGD, Averaging, Batch, Context, Loss, Objective
+from ..errors import check_number, pick
 from ..wire.base import brief
 
 SMALL, LARGE = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), (1e2, 1e3, 1e4, 1e5, 1e6)
 # the paper gives none; these are of the authors' public code
 WIDTHS = (*SMALL, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, *LARGE)
+from .base import Reference
 
 
 def kernel(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> torch.Tensor:
@@ -57,11 +55,13 @@ class TwoStream(Objective):
 
     __repr__ = brief
 
-    lam: NotNegative = 0.1
+    lam: float = 0.1
     distance: str = "mmd"
-    least: NotNegative = field(default=0.0, repr=False)
+    least: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
+        check_number("lam", self.lam, least=0)
+        check_number("least", self.least, least=0)
         pick(self.distance, DISTANCES, "distance")
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:

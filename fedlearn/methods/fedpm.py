@@ -20,13 +20,26 @@ import torch
 from torch import nn
 
 from .. import rng
+from ..core import (
+    Adam,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Continued,
+    Lossy,
+    Mean,
+    Model,
+    Optimizer,
+    Step,
+    TaskNetwork,
+    Tensors,
+    Trained,
+    Uplink,
+    summed,
+)
 from ..errors import Diverged
-from ..links import Lossy, Step, Trained, Uplink
-from ..local import Model, TaskNetwork
 from ..models.kernels import Drawing, computed
-from ..optim import Adam, Continued, Optimizer
-from ..parts import Aggregator, Arrivals, Context, Mean, Tensors, summed
-from ..round import Averaging
 from ..wire import Mask, Masks
 from ..wire.base import brief
 
@@ -101,7 +114,9 @@ class MaskedNetwork(Model):
 class Sample(Step):
     """A mask drawn from the trained probabilities; of batch statistics the update."""
 
-    takes, makes, needs = Trained, Masks, frozenset({MaskedNetwork})
+    takes = Trained
+    makes = Masks
+    needs = (MaskedNetwork,)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         generator, m = ctx.generator("mask"), {}
@@ -120,7 +135,7 @@ class BetaPosterior(Aggregator):
     """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came, cut at ``FLOOR`` and 1 -
     ``FLOOR``; ``softened``: each m becomes one of these instead. Statistics are averaged."""
 
-    needs = frozenset({Masks})
+    needs = (Masks,)
     __repr__ = brief
 
     softened: bool = field(default=False, repr=False)

@@ -16,12 +16,21 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..arguments import Positive
-from ..links import Downlink, Step, Update, Uplink
+from ..core import (
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Downlink,
+    Shifted,
+    Step,
+    Tensors,
+    Update,
+    Uplink,
+    mean_update,
+)
+from ..errors import check_number
 from ..models import state_of
-from ..parts import Aggregator, Arrivals, Context, Shifted, Tensors
-from ..round import Averaging
-from ..servers import mean_update
 from .base import Added
 
 
@@ -54,7 +63,7 @@ class Controls(Added):
 class Changes(Step):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
-    needs, takes = frozenset({Controls}), Update
+    needs, takes = (Controls,), Update
     makes = property(type, doc="The class of what comes out.")
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -75,9 +84,12 @@ class Changes(Step):
 class Controlling(Aggregator):
     """Moves x by ``lr`` times the mean update, and keeps c."""
 
-    needs = frozenset({Changes})
+    needs = (Changes,)
 
-    lr: Positive = 1.0
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("lr of Controlling", self.lr, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         moved = [n for n in state if n not in ctx.schema.buffers]
@@ -87,7 +99,7 @@ class Controlling(Aggregator):
         return {n: x + (self.lr if n in moved else 1) * d[n] for n, x in state.items()}
 
 
-Controlled.needs, Controls.needs = frozenset({Controls}), frozenset({Controlling})
+Controlled.needs, Controls.needs = (Controls,), (Controlling,)
 
 
 def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:

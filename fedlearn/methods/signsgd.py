@@ -9,23 +9,40 @@ are averaged and travel whole.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..arguments import Positive
-from ..links import Lossy, Update, Uplink
-from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Replay, Tensors, summed
-from ..round import Averaging
-from ..wire import Signs, Votes
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Lossy,
+    Mean,
+    Tensors,
+    Update,
+    Uplink,
+    summed,
+)
+from ..errors import check_number
+from ..wire import Signs
+from .replay import KeptSteps, Replay
 
 
 @dataclass(frozen=True)
 class Majority(Aggregator):
     """Each parameter moves by ``lr`` where most clients want it to; a tie counts as up."""
 
-    needs = frozenset({Votes})
+    lr: float = 0.01
 
-    lr: Positive = 0.01
+    def __post_init__(self) -> None:
+        check_number("lr of Majority", self.lr, above=0)
+
+    def check(self, method: Any) -> None:
+        if not method.uplink.votes:
+            raise ValueError(f"{self!r} counts the signs of dense updates, not {method.uplink!r}.")
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)

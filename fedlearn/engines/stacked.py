@@ -7,7 +7,7 @@ dimensions from the end."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 from typing import Any
@@ -18,21 +18,28 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import local, rng
-from .arguments import is_number
-from .context import Batch, Context
-from .errors import WireError, pick
-from .models import multiply_adds, state_of
-from .models.kernels import Drawing
-from .settings import Settings
+from .. import rng
+from ..core import Batch, Context, OneByOne, local
+from ..core.local import SMALL_STEP, step_work
+from ..errors import WireError, check_number
+from ..models import multiply_adds, state_of
+from ..models.kernels import Drawing
+from ..settings import Settings
 
-ENGINES = dict.fromkeys(("sequential", "stacked", "auto", "flower-sim"))
-SMALL_STEP = 50e6  # multiply-adds (forward) of a client's step in which overhead counts
 STEP = 7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 
 
-class Stacked(local.OneByOne):
+def connect(engine: str, side: Any, memory_limit: float | None = None) -> OneByOne:
+    """The clients of a run for ``engine`` "stacked" or "auto", stacked if that is the choice."""
+    count = len(side.participants(1))
+    choice = choose(engine, side.method, side.task, side.settings, count, memory_limit)
+    clients = OneByOne(side) if choice.together == 1 else Stacked(side, choice.together)
+    clients.about = asdict(choice)
+    return clients
+
+
+class Stacked(OneByOne):
     """Clients train ``together`` so many at a time; messages of one group are there at once."""
 
     def __init__(self, side: Any, together: int) -> None:
@@ -123,7 +130,7 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: 
         if (first, last, rows) not in parts:
             part = narrow(net, first, last)
             prepare(part, rows, generators[first:last])
-            loss = method.objective.begin(part, ctx.narrow(first, last))
+            loss = method.objective.begin(part, some_of(ctx, first, last))
             loss = local.in_precision(_on_images(loss, task, rows), task, settings)
             part_state = {
                 k: [t[first:last] for t in v] if isinstance(v, list) else v
@@ -152,6 +159,16 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: 
                 loss, part, part_params, part_state = parts[first, last, uneven(counts)]
                 local.step(loss(part, batch), part_params, method.optimizer, part_state)
                 done = end
+
+
+def some_of(ctx: Context, first: int, last: int) -> Context:
+    """The context of some of the stacked clients; tensors are views."""
+    return replace(
+        ctx,
+        client=ctx.client[first:last],
+        memory=ctx.memory[first:last],
+        start={name: t[first:last] for name, t in ctx.start.items()},
+    )
 
 
 def uneven(counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -413,11 +430,8 @@ def choose(
     memory_limit: float | None = None,
 ) -> Choice:
     """The ``Choice`` for ``count`` clients a round; limit by default: half the free memory."""
-    pick(engine, ENGINES, "engine")
-    if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
-        raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
-    if engine == "sequential" and memory_limit is None:
-        return Choice("sequential", 1, "asked for")
+    if memory_limit is not None:
+        check_number("memory_limit", memory_limit, least=0)
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
@@ -426,8 +440,6 @@ def choose(
     together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
     work = step_work(local.initial_network(method, task), task, settings.batch_size)
     why = "asked for" if engine != "auto" else f"{work / 1e6:,.1f} million multiply-adds a step"
-    if engine == "sequential":
-        return Choice("sequential", 1, why)
     if together == 1:
         why = "one client a round" if count == 1 else "memory for one client at a time"
     elif engine == "stacked" or work < SMALL_STEP:
@@ -445,11 +457,6 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return psutil.virtual_memory().available
-
-
-def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
-    """Multiply-adds (forward) of one client's largest batch."""
-    return multiply_adds(net, task.example) * min(batch_size, max(task.sizes))
 
 
 def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
@@ -475,7 +482,7 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
 def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     """What keeps a method from being stacked, or None: turns, a layer without a stacked form, or
     losses around a first step that are not those of each client by itself."""
-    if not method.sides[1].stacks:
+    if not method.client_class.stacks:
         return "its clients take turns in a round"
     if task.device.type == "mps":
         return "Apple's GPU has no float64, in which the two forms are compared"

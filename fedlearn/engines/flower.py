@@ -21,15 +21,13 @@ from functools import cached_property, lru_cache, partial
 from importlib import metadata
 from typing import Any
 
-from . import local
-from .checkpoint import apart, write_tensors
-from .context import Tensors
-from .errors import StartError, WireError
-from .experiment import Experiment, read_pairs
-from .extensions import FILES
-from .method import EVALUATE, Method
-from .round import describe, good_threads, run
-from .settings import Settings
+from ..checkpoint import apart, write_tensors
+from ..core import EVALUATE, Method, Tensors, local, run
+from ..core.federation import describe
+from ..errors import StartError, WireError
+from ..experiment import Experiment, read_pairs
+from ..extensions import FILES
+from ..settings import Settings
 
 OLDEST, BEFORE = (1, 41), (2, 0)  # versions of Flower
 RECORD = "fedlearn"  # the name of the one record in a message

@@ -1,21 +1,25 @@
 """How is a local step taken?"""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from .arguments import BelowOne, NotNegative, Positive, Ratio
+from ..errors import check_number
+from ..wire.base import brief
 from .context import Context, Part, Tensors
-from .wire.base import brief
 
 Params = list[torch.Tensor]
 
 
 class Optimizer(Part):
-    """One step after the other, entry by entry, so that stacked parameters [clients, ...] are no
-    special case. Lists in its state hold a tensor for each parameter; the rest must stay."""
+    """One step after the other, entry by entry.
+
+    So stacked parameters [clients, ...] are no special case. Lists in the state hold a
+    tensor for each parameter; other entries must stay as ``init`` made them.
+    """
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         """The state with which local training begins."""
@@ -28,33 +32,41 @@ class Optimizer(Part):
 
 def lasting(state: dict[str, Any]) -> Tensors:
     """The tensors of an optimiser's state by name, as a memory keeps them."""
-    return {
-        f"{key} {i}": t
-        for key, value in state.items()
-        if isinstance(value, list)
-        for i, t in enumerate(value)
-    }
+    tensors = {}
+    for key, value in state.items():
+        if isinstance(value, list):
+            tensors.update({f"{key} {i}": t for i, t in enumerate(value)})
+    return tensors
 
 
 def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
-    """A state that ``init`` has just made, with what ``memory`` has kept of it."""
+    """A state that ``init`` has just made, with the tensors that ``memory`` has of it."""
     for name, t in lasting(state).items():
         t.copy_(memory.get(name, t))
     return state
 
 
-def shrunk(net: nn.Module) -> tuple[int, ...]:
-    """The positions of the trained parameters that weight decay is for if it spares vectors; a
-    layer whose ``decays`` is True is not spared."""
+def decay_positions(net: nn.Module) -> tuple[int, ...]:
+    """The positions of the trained parameters that weight decay is for if it spares vectors.
+
+    A layer whose ``decays`` is True is not spared.
+    """
+    scales: set[int] = set()
+    for module in net.modules():
+        if getattr(module, "decays", False):
+            scales.update(id(p) for p in module.parameters())
     params = [p for p in net.parameters() if p.requires_grad]
-    scales = {id(p) for m in net.modules() if getattr(m, "decays", False) for p in m.parameters()}
     return tuple(i for i, p in enumerate(params) if p.dim() > 1 or id(p) in scales)
 
 
-def decayed(grads: Params, params: Params, rate: float, only: Any) -> Params:
+def decayed(
+    grads: Params, params: Params, rate: float, only: Collection[int] | None
+) -> Params:
     """g + rate w, for the parameters at the positions ``only``, or for all (None)."""
-    rates = [rate if only is None or i in only else 0.0 for i in range(len(params))]
-    return [g.add(p, alpha=r) if r else g for g, p, r in zip(grads, params, rates, strict=True)]
+    new = list(grads)
+    for i in range(len(params)) if only is None else only:
+        new[i] = grads[i].add(params[i], alpha=rate)
+    return new
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class SGD(Optimizer):
     Raises
     ------
     ValueError
-        For what is out of range.
+        For a value out of its range.
 
     Examples
     --------
@@ -88,46 +100,53 @@ class SGD(Optimizer):
 
     __repr__ = brief
 
-    lr: Positive = 0.1
-    momentum: BelowOne = 0.0
-    weight_decay: NotNegative = 0.0
-    decay: Ratio = 1.0
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: float = 1.0
     floor: float = field(default=0.0, repr=False)
     nesterov: bool = field(default=False, repr=False)
     spare: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor <= self.lr:
-            raise ValueError(f"floor of SGD is from 0 to lr, not {self.floor!r}.")
+        check_number("lr", self.lr, above=0)
+        check_number("momentum", self.momentum, least=0, below=1)
+        check_number("weight_decay", self.weight_decay, least=0)
+        check_number("decay", self.decay, above=0, most=1)
+        check_number("floor", self.floor, least=0, most=self.lr)
         if self.nesterov and not self.momentum:
             raise ValueError(f"Nesterov's momentum needs momentum > 0, not {self}.")
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        velocity = [torch.zeros_like(p) for p in params] if self.momentum else None
         rate = max(self.lr * self.decay ** (ctx.round - 1), self.floor)
-        return {"lr": rate, "velocity": velocity, "only": shrunk(ctx.net) if self.spare else None}
+        return {
+            "lr": rate,
+            "velocity": [torch.zeros_like(p) for p in params] if self.momentum else None,
+            "only": decay_positions(ctx.net) if self.spare else None,
+        }
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         if self.weight_decay:
             grads = decayed(grads, params, self.weight_decay, state["only"])
         if self.momentum:
-            torch._foreach_mul_(state["velocity"], self.momentum)
-            torch._foreach_add_(state["velocity"], grads)
+            velocity = state["velocity"]
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, grads)
             if self.nesterov:
-                grads = list(torch._foreach_add(grads, state["velocity"], alpha=self.momentum))
+                grads = list(torch._foreach_add(grads, velocity, alpha=self.momentum))
             else:
-                grads = state["velocity"]
+                grads = velocity
         torch._foreach_add_(params, grads, alpha=-state["lr"])
 
 
 @dataclass(frozen=True)
 class Shifted(SGD):
-    """SGD on g - shift, where the shift comes of what the client keeps and stays for a round."""
+    """SGD on g - shift. The shift comes from the client's memory and stays for a round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay != 1:
-            raise ValueError(f"Shifted gradients need a constant rate, not decay {self.decay!r}.")
+            raise ValueError(f"Shifted gradients need a constant rate, not decay={self.decay!r}.")
 
     def _shift(self, params: Params, ctx: Context) -> Params:
         """The shift, like the parameters."""
@@ -142,8 +161,9 @@ class Shifted(SGD):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Kingma and Ba (2015), Algorithm 1, the same arithmetic as ``torch.optim.Adam``. At a client
-    it starts anew in every round (but see ``fedlearn.parts.Continued``).
+    """Kingma and Ba (2015), Algorithm 1, the same arithmetic as ``torch.optim.Adam``.
+
+    At a client it starts anew in every round (but see ``fedlearn.parts.Continued``).
 
     Parameters
     ----------
@@ -159,7 +179,7 @@ class Adam(Optimizer):
     Raises
     ------
     ValueError
-        For what is out of range.
+        For a value out of its range.
 
     Examples
     --------
@@ -170,49 +190,64 @@ class Adam(Optimizer):
 
     __repr__ = brief
 
-    lr: Positive = 0.001
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.999
-    eps: Positive = 1e-8
-    weight_decay: NotNegative = 0.0
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
     decoupled: bool = False
     amsgrad: bool = field(default=False, repr=False)
     spare: bool = field(default=False, repr=False)
 
+    def __post_init__(self) -> None:
+        check_number("lr", self.lr, above=0)
+        check_number("beta1", self.beta1, least=0, below=1)
+        check_number("beta2", self.beta2, least=0, below=1)
+        check_number("eps", self.eps, above=0)
+        check_number("weight_decay", self.weight_decay, least=0)
+
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        # 1 - beta^t, grown like the moments themselves: m <- beta m + (1 - beta) g with g = 1
-        many = len(ctx.client) if ctx and isinstance(ctx.client, list) else 1
-        moments = ("m", "v", "highest") if self.amsgrad else ("m", "v")
-        state: dict[str, Any] = {n: [torch.zeros_like(p) for p in params] for n in moments}
-        for n in ("c1", "c2"):
-            state[n] = [p.new_zeros(((many,) + (1,) * p.dim())[: p.dim()]) for p in params]
-        return state | {"only": shrunk(ctx.net) if self.spare else None}
+        moments = ["m", "v", "highest"] if self.amsgrad else ["m", "v"]
+        state: dict[str, Any] = {}
+        for name in moments:
+            state[name] = [torch.zeros_like(p) for p in params]
+        # 1 - beta^t, grown like the moments: c <- beta c + (1 - beta), for each client
+        clients = len(ctx.client) if ctx and isinstance(ctx.client, list) else 1
+        for name in ("c1", "c2"):
+            state[name] = []
+            for p in params:
+                shape = (clients,) + (1,) * p.dim()
+                state[name].append(p.new_zeros(shape[: p.dim()]))
+        state["only"] = decay_positions(ctx.net) if self.spare else None
+        return state
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
+        only = state["only"]
         if self.decoupled:
-            only = range(len(params)) if state["only"] is None else state["only"]
-            torch._foreach_mul_([params[i] for i in only], 1 - self.lr * self.weight_decay)
+            some = params if only is None else [params[i] for i in only]
+            torch._foreach_mul_(some, 1 - self.lr * self.weight_decay)
         elif self.weight_decay:
-            grads = decayed(grads, params, self.weight_decay, state["only"])
+            grads = decayed(grads, params, self.weight_decay, only)
         torch._foreach_add_(params, self._direction(grads, state), alpha=-self.lr)
 
     def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
         """m / (sqrt(v) + eps), both moments corrected for their start."""
-        squares = torch._foreach_mul(grads, grads)
-        for moment, count, beta, g in (
-            ("m", "c1", self.beta1, grads),
-            ("v", "c2", self.beta2, squares),
-        ):
-            torch._foreach_mul_(state[moment] + state[count], beta)
-            torch._foreach_add_(state[moment], g, alpha=1 - beta)
-            torch._foreach_add_(state[count], 1 - beta)
+        self._average(state["m"], state["c1"], grads, self.beta1)
+        self._average(state["v"], state["c2"], torch._foreach_mul(grads, grads), self.beta2)
         v = state["v"]
         if self.amsgrad:
             torch._foreach_maximum_(state["highest"], v)
             v = state["highest"]
         root = torch._foreach_sqrt(torch._foreach_div(v, state["c2"]))
         torch._foreach_add_(root, self.eps)
-        return list(torch._foreach_div(torch._foreach_div(state["m"], state["c1"]), root))
+        m = torch._foreach_div(state["m"], state["c1"])
+        return list(torch._foreach_div(m, root))
+
+    def _average(self, moment: Params, correction: Params, g: Any, beta: float) -> None:
+        """moment <- beta moment + (1 - beta) g; the correction is that of g = 1."""
+        torch._foreach_mul_(moment + correction, beta)
+        torch._foreach_add_(moment, g, alpha=1 - beta)
+        torch._foreach_add_(correction, 1 - beta)
 
 
 @dataclass(frozen=True)
@@ -222,17 +257,23 @@ class Continued(Optimizer):
     of: Optimizer = Adam()
 
     @property
-    def needs(self) -> Any:
+    def needs(self) -> Any:  # type: ignore[override]
         return self.of.needs
 
+    def check(self, method: Any) -> None:
+        self.of.check(method)
+
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        state, many = self.of.init(params, ctx), isinstance(ctx.memory, list)
-        for k, memory in enumerate(ctx.memory if many else [ctx.memory]):
-            tensors = {f"optimizer {n}": t[k] if many else t for n, t in lasting(state).items()}
+        state = self.of.init(params, ctx)
+        stacked = isinstance(ctx.memory, list)
+        for k, memory in enumerate(ctx.memory if stacked else [ctx.memory]):
+            tensors = {}
+            for name, t in lasting(state).items():
+                tensors[f"optimizer {name}"] = t[k] if stacked else t
             if all(n in memory and memory[n].isfinite().all() for n in tensors):
-                for n, t in tensors.items():
-                    t.copy_(memory[n])
-            memory.update(tensors)  # those that training changes
+                for name, t in tensors.items():
+                    t.copy_(memory[name])
+            memory.update(tensors)  # these are the tensors that training changes
         return state
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
