@@ -30,11 +30,22 @@ if TYPE_CHECKING:
     from . import ledger as claims
     from .book.check import check, progress, solution
     from .book.explorers import explore
+    from .core import (
+        SGD,
+        Adam,
+        Averaging,
+        Downlink,
+        Mean,
+        Method,
+        TaskLoss,
+        TaskNetwork,
+        Uplink,
+        clients,
+        run,
+    )
+    from .core.local import initial_network, refit
     from .costs import cost
     from .data import partition
-    from .core import SGD, Adam, Averaging, Downlink, Mean, Method, TaskLoss, TaskNetwork, Uplink
-    from .core import clients, run
-    from .core.local import initial_network, refit
     from .engines import flower
     from .errors import DataError, WireError
     from .experiment import Experiment

@@ -190,14 +190,14 @@ class Engine(Checked):
     """How clients are trained."""
 
     # sequential: clients train one after another; stacked: all of a round in one step; auto:
-    # stacked where steps are small; flower-sim: in processes of their own, through Flower's
+    # stacked where steps are small; flower: in processes of their own, through Flower's
     # simulation
     engine: str = "sequential"
     # memory for stacked training, in MB; by default half of what is free
     memory_limit: float | None = None
-    # flower-sim: CPUs that a training client takes
+    # flower: CPUs that a training client takes
     cpus_per_client: float = 1.0
-    # flower-sim: share of a GPU that it takes, such as 0.1
+    # flower: share of a GPU that it takes, such as 0.1
     gpus_per_client: float = 0.0
 
 

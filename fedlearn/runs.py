@@ -10,8 +10,8 @@ from zlib import crc32
 import numpy as np
 
 from . import link, results
-from .core import run as run_method
 from .checkpoint import apart, write_tensors
+from .core import run as run_method
 from .experiment import Engine, Experiment, Link, Output
 from .files import check_writable, is_device, to_json, write_text
 from .history import MEASURES, History
@@ -90,7 +90,7 @@ def run_one(e: Experiment, engine: Engine, output: Output, checkpoint: Path, end
     how: dict[str, Any] = asdict(e.settings) | {"threads": e.threads, "engine": engine.engine}
     how |= {"checkpoint": checkpoint, "progress": output.progress}
     how["memory_limit"] = engine.memory_limit and engine.memory_limit * 1e6
-    if engine.engine == "flower-sim":
+    if engine.engine == "flower":
         from .engines.flower import Simulation
 
         how["engine"] = Simulation(engine.cpus_per_client, engine.gpus_per_client)

@@ -27,8 +27,8 @@ from ..files import read_yaml, to_json, write_text
 if TYPE_CHECKING:
     import pandas
 
-    from ..history import History
     from ..core import Method
+    from ..history import History
 
 RUN = ("line", "clients", "position", "seed", "split")  # which run a row is of
 COLUMNS = (*RUN, "round", "accuracy", "up", "down")

@@ -114,7 +114,9 @@ class Link(Part):
             raise ValueError(f"{step!r} makes bytes, so it must be the last step.")
         part: Any = step.coder if isinstance(step, Code) else step
         if part.takes and not issubclass(self.makes, part.takes):
-            raise ValueError(f"{part!r} takes {part.takes}, but gets {self.makes.__name__}.")
+            classes = part.takes if isinstance(part.takes, tuple) else (part.takes,)
+            names = " or ".join(c.__name__ for c in classes)
+            raise ValueError(f"{part!r} takes {names}, but gets {self.makes.__name__}.")
         if self.makes is Weights and isinstance(part, Sparse):
             raise ValueError(
                 f"{part!r} sends changes, but a downlink begins with the whole model: "
@@ -151,6 +153,9 @@ class Link(Part):
         for step in self.steps[:-1]:
             x = step.encode(x, ctx)
             passed.append((step, x))
+        unknown = x.keys() - coders.keys()
+        if unknown:
+            raise ValueError(f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}.")
         draws = self._generator("coder", ctx)
         sections = {}
         for name, coder in coders.items():
@@ -269,6 +274,11 @@ class Downlink(Link):
     """
 
     broadcast = True
+
+    def __init__(self, *steps: Step) -> None:
+        super().__init__(*steps)
+        if not issubclass(self.makes, Weights):
+            raise ValueError(f"{self!r} must bring the model, not {self.makes.__name__}.")
 
     def group(self, ctx: Context) -> Hashable:
         """Clients of one group get the same message."""

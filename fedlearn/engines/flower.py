@@ -1,6 +1,6 @@
 """The same methods past one process: Flower carries the bytes, and nothing else changes::
 
-    history = fl.run("rpn", task, engine="flower-sim")     # worker processes, Flower's simulation
+    history = fl.run("rpn", task, engine="flower")         # worker processes, Flower's simulation
     flwr run flower_app --run-config "method='rpn'"        # Flower's own programs, on any machines
 
 ``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make a
@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -79,6 +80,11 @@ class Job:
         """The clients of the run."""
         return self.method.client_side(self.task, self.settings)
 
+    @classmethod
+    def of(cls, client: Any, threads: int) -> "Job":
+        """The job of the clients of a run."""
+        return cls(client.method, client.task, client.settings, threads)
+
     def head(self) -> dict[str, str]:
         """What has to be equal on both sides, as texts."""
         about = describe(self.method, self.task, self.settings, self.threads)
@@ -107,7 +113,8 @@ def client_app(task: Callable[[Any], Any] | None = None) -> Any:
         e = experiment(context.run_config)
         method, data = e.make_method(), task(context) if task else e.make_task()
         net = local.initial_network(method, data)
-        return Job(method, data, e.settings, e.threads or good_threads(net, data, e.batch_size))
+        threads = e.threads or local.good_threads(net, data, e.batch_size)
+        return Job(method, data, e.settings, threads)
 
     return _client_app(find)
 
@@ -131,8 +138,11 @@ def _reply(find, message, context):
         values = _answer(find(question, context), k, question, context)
     except WireError as error:
         values = {"refused": str(error)}
-    except Exception as error:  # the same words as for a client in the server's own process
-        values = {"refused": f"Client {k} raised {type(error).__name__}: {error}"}
+    except Exception as error:
+        # in a simulation it ends the run, of a node elsewhere only its answer is lost
+        simulated = "memory" in question
+        text = traceback.format_exc() if simulated else f"{type(error).__name__}: {error}"
+        values = {"raised" if simulated else "refused": f"Client {k} raised {text}"}
     return Message(RecordDict({RECORD: ConfigRecord(values)}), reply_to=message)
 
 
@@ -221,14 +231,11 @@ class Nodes:
         self.common = {} if simulated is None else {"job": simulated}  # in every message
         self.pause = 0.01 if simulated else 0.5  # seconds between two looks
 
-    def describe(self) -> dict[str, Any]:
-        """What a history says of its engine."""
-        return {"name": "flower", "flower": require()}
-
     @contextmanager
-    def connect(self, *job: Any) -> Iterator["Nodes"]:
-        """The clients of one run: method, task, settings, threads."""
-        self.job = Job(*job)
+    def connect(self, client: Any, threads: int) -> Iterator["Nodes"]:
+        """The clients of one run."""
+        self.job = Job.of(client, threads)
+        self.about = {"name": "flower", "flower": require()}  # for the history
         self.memories: dict[int, Tensors] = {}  # what clients keep; only in a simulation
         self.nodes: dict[int, int] = {}  # client -> node
         self.new: dict[int, Tensors] = {}  # the same of the round at hand
@@ -283,7 +290,7 @@ class Nodes:
     def exchange(
         self, t: int, kind: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
-        """See ``local.OneByOne.exchange``."""
+        """See ``core.OneByOne.exchange``."""
 
         def question(k: int) -> dict[str, Any]:
             seen = self.last_seen.get(k, 0)
@@ -300,10 +307,13 @@ class Nodes:
                 continue
             if "memory" in values:
                 self.new[k] = _unpack(values["memory"], self.job.task.device)
-            yield k, values.get("message")  # type: ignore[misc]  # the exchange looks at its type
+            message = values.get("message")
+            if not isinstance(message, bytes):
+                message = WireError(f"Client {k} must answer with bytes.")
+            yield k, message
 
     def settle(self, t: int, clients: Iterable[int]) -> None:
-        """See ``local.OneByOne.settle``; a node hears it with the next question."""
+        """See ``core.OneByOne.settle``; a node hears it with the next question."""
         clients = list(clients)
         self.last_seen |= dict.fromkeys(clients, t)
         self.memories |= {k: self.new[k] for k in clients if k in self.new}
@@ -344,7 +354,10 @@ def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
 
 
 def _open(reply: Any) -> dict[str, Any] | WireError:
-    """The values of a reply, or why there are none; ``ConnectionError`` if a worker died."""
+    """The values of a reply, or why there are none.
+
+    ``ConnectionError`` if a worker died; ``RuntimeError`` for an error in a client's code.
+    """
     if reply.has_error():
         reason = str(reply.error.reason)
         if DEAD.search(reason):  # Ray would hand all that follows to the dead one
@@ -354,6 +367,8 @@ def _open(reply: Any) -> dict[str, Any] | WireError:
             )
         return WireError(f"Flower reports: {reason.strip().splitlines()[-1]}")
     values = dict(reply.content.get(RECORD) or {})
+    if "raised" in values:
+        raise RuntimeError(str(values["raised"]))
     return WireError(str(values["refused"])) if "refused" in values else values
 
 
@@ -380,10 +395,6 @@ class Simulation:
         self.thread: threading.Thread | None = None
         self.problem: BaseException | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """What a history says of its engine."""
-        return {"name": "flower-sim", "flower": require()}
-
     def __enter__(self) -> "Simulation":
         self.users += 1
         return self
@@ -394,9 +405,9 @@ class Simulation:
             self.stop()
 
     @contextmanager
-    def connect(self, *job: Any) -> Iterator[Nodes]:
-        """The clients of one run: method, task, settings, threads."""
-        task = job[1]
+    def connect(self, client: Any, threads: int) -> Iterator[Nodes]:
+        """The clients of one run."""
+        task = client.task
         if task.device.type == "cuda" and not self.resources["num_gpus"]:
             raise ValueError("The task is on a GPU: gpus_per_client=0.1 lets ten clients share it.")
         with self:
@@ -406,9 +417,10 @@ class Simulation:
 
                 for module in FILES.values():  # workers cannot import what was loaded from a file
                     ray.cloudpickle.register_pickle_by_value(module)
-                stored = ray.put(Job(*job))  # once; a message carries only where it lies
+                stored = ray.put(Job.of(client, threads))  # once; a message carries only where it lies
                 known = ray.cloudpickle.dumps(stored)
-                with Nodes(self.grid, DAY, DAY, known, self.check).connect(*job) as nodes:
+                engine = Nodes(self.grid, DAY, DAY, known, self.check)
+                with engine.connect(client, threads) as nodes:
                     yield nodes
             except ConnectionError:  # the next run starts it anew
                 self.stop()

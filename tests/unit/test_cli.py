@@ -99,7 +99,7 @@ def test_json_on_standard_output(capsys):
 
 def test_a_stopped_run_goes_on_and_is_in_nobodys_way(tmp_path, monkeypatch, capsys):
     """Only rounds, threads and device may be others when it goes on."""
-    real, began = fl.round.one_round, []
+    real, began = federation.one_round, []
 
     def one_round(server, engine, t, *rest, **how):
         began.append(t)

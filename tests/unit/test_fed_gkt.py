@@ -11,10 +11,10 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import models
+from fedlearn.core import Exchange
 from fedlearn.errors import Diverged
 from fedlearn.methods.base import network_message
 from fedlearn.parts import Batch, Context
-from fedlearn.round import Exchange
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 gkt = import_module("fedlearn.methods.fed_gkt")  # fl.methods.fed_gkt is the function
@@ -147,7 +147,7 @@ def test_two_rounds_written_out(task):
 def upload(task, change=None, **options):
     """The server, and the upload of client 1 in round 1 with its sections changed."""
     server, clients = parties(task, **options)
-    schema = server.up(1).schema
+    schema = server.upload_of(1).schema
     data = clients.answer(1, 1, server.question(1).write(DOWN, 1, 1, {}))
     taken = unpack(data, schema, kind=UP, round=1, client=1)
     sections = {name: bytes(data) for name, data in taken.sections.items()}
@@ -234,16 +234,6 @@ def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     played(server, clients, state, 3, (1,))  # back after a missed round
     assert torch.equal(clients.memories[1]["z_s"], state.memory["z_s 1"])
     assert played(server, clients, state, 3, ()) is state  # nobody came: nothing to learn from
-
-
-def test_features_on_disk_change_nothing(task, monkeypatch):
-    stored, real, need = [], gkt.on_disk, 4 * 120 * 256  # bytes of all clients' features
-    monkeypatch.setattr(gkt, "on_disk", lambda H: stored.append(H.numel()) or real(H))
-    whole, other = (
-        fl.run(fl.methods.fed_gkt(memory_limit=limit, **LATE), task, 2)
-        for limit in (need, need - 1)
-    )
-    assert whole == other and sum(stored) == 2 * 120 * 256
 
 
 def test_a_round_whose_soft_labels_cannot_be_sent_is_not_taken(task, monkeypatch):
