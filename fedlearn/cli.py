@@ -115,12 +115,9 @@ def cost(
     methods: Texts = (),
     clients: int = 10,
     rounds: int = 100,
-    images: int = 100,
     link: str = "LTE",
     seed: int = 0,
-    tokens: int | None = None,
     out: str | None = None,
-    plot: str | None = None,
 ) -> None:
     """Count what each method would send for a network of your own, untrained.
 
@@ -139,36 +136,25 @@ def cost(
         that take part in each round, for totals
     rounds
         of training, for totals
-    images
-        samples of a client, for the methods that send something for each
     link
-        LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes and joules
+        LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
     seed
         of the first weights
-    tokens
-        the network takes whole numbers below this, such as 1000, of the shape --input
     out
-        also write all numbers there, as JSON; the table, if it ends in .html
-    plot
-        also draw the bytes there
+        also write the table there, as JSON
     """
     from .costs import cost as count
-    from .files import check_writable
+    from .files import check_writable, write_text
 
-    if plot:
-        from .plot import check_image, save
-
-        check_image(plot)
-    for path in filter(None, (out, plot)):
-        check_writable(path)
+    if out:
+        check_writable(out)
     words = [name for text in methods for name in text.split(",") if name]
     chosen = words if words and "all" not in words else "all"
-    costs = count(network, input, chosen, clients, rounds, link, images, seed, tokens)
-    print(costs)
+    costs = count(network, input, chosen, clients, rounds, link, seed)
+    print("{name}: {numbers:,} numbers, {wide:.0%} in kernels wider than one".format(**costs.attrs))
+    print(costs.to_string(na_rep="", float_format="{:.3g}".format))
     if out:
-        (costs.to_html if out.endswith(".html") else costs.to_json)(out)
-    if plot:
-        save(costs.plot().figure, plot)
+        write_text(out, costs.reset_index().to_json(orient="records", indent=1) + "\n")
 
 
 def methods() -> None:

@@ -251,8 +251,6 @@ class Link(Checked):
     latency: str | None = None
     # how many times slower a device computes than this machine
     slower: float = 1.0
-    # how much devices differ: standard deviation of the logarithm of their times
-    stragglers: float = 0.0
 
     def time(self) -> dict[str, Any] | None:
         """The arguments of ``fedlearn.link.time``, checked, or ``None`` without a link."""
@@ -265,7 +263,7 @@ class Link(Checked):
         speeds = speeds | {name: text for name, text in typed.items() if text is not None}
         if not {"up", "down"} <= speeds.keys():
             raise ValueError("A link has two speeds: give --uplink and --downlink, or --link LTE.")
-        speeds |= {"slower": self.slower, "stragglers": self.stragglers}
+        speeds |= {"slower": self.slower}
         link.check(**speeds)
         return speeds
 

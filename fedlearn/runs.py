@@ -28,7 +28,7 @@ def run_all(
     for e in experiments:
         e.make_method()  # what is wrong is said before the first of them runs
     experiments[0].make_task()
-    speeds, radio = stated.time(), link.RADIOS.get(stated.link or "")
+    speeds = stated.time()
     if output.against == "minutes" and speeds is None:
         raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
     origin = results.provenance()  # of the code that runs, not of what the checkout becomes
@@ -72,7 +72,7 @@ def run_all(
     text = to_json(data[0] if len(data) == 1 else data, indent=1)
     if out:
         write_text(out, text + "\n")
-    print(text if output.out == "-" else table(runs, speeds, radio))
+    print(text if output.out == "-" else table(runs, speeds))
     if output.plot:
         if output.against == "clients":
             drawn = plot.clients(histories, labels=[h.meta["label"] for h in histories])
@@ -132,10 +132,9 @@ def slug(text: str) -> str:
 def table(
     runs: Mapping[str, list[History]],
     speeds: Mapping[str, Any] | None = None,
-    radio: Mapping[str, Any] | None = None,
 ) -> str:
-    """A line a label: where its runs ended and what they cost, on average; minutes and joules with
-    the arguments of ``link.time`` and ``link.energy``."""
+    """A line a label: where its runs ended and what they cost, on average; minutes with the
+    arguments of ``link.time``."""
 
     def mean(numbers: Iterable[Any], form: str) -> str:
         return format(np.mean([*numbers]), form)
@@ -159,14 +158,10 @@ def table(
                 row[name] = results.spread([float(measure(each)) for each in fair], ".4f")
         if speeds:
             row["minutes"] = mean((link.time(h, **speeds)[-1] / 60 for h in histories), ".4g")
-        if radio:
-            row["joules"] = mean((link.energy(h, **radio)[-1] for h in histories), ".4g")
         rows.append(row)
     lines = [results.text_table(rows)]
     other = dict.fromkeys(h.measure for seeds in runs.values() for h in seeds)
     lines += [f"{' and '.join(MEASURES)}: {name}" for name in other if name != "accuracy"]
     if speeds:
         lines.append(f"minutes: {link.described(speeds)}")
-    if radio:
-        lines.append(f"joules: a client's radio, {radio['up']} a byte up, {radio['down']} down")
     return "\n".join(lines)

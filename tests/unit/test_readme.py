@@ -38,7 +38,7 @@ SHOWS = {
     "--out results/both.json --plot both.png": ["fedavg ", "rpn ", "results/both.json", "both.png"],
     "rpn:share=0.25/0.5/1": ["fedavg ", "rpn share=0.25 ", "rpn share=1 ", " ± "],
     "--uplink 1Mbit": ["minutes: 1Mbit up, 10Mbit down"],
-    "--link LTE": ["minutes: ", "joules: a client's radio"],
+    "--link LTE": ["minutes: 12Mbit up"],
     "--task detection": ["mAP@0.5"],
     "--task segmentation": ["mIoU"],
     "fedlearn cost": ["fedavg", "rpn"],
