@@ -1,35 +1,67 @@
 """Dense coders: every entry, or the mean of a kernel's entries, as one number."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..errors import Diverged, WireError, check_number, pick
 from .base import Coder, Shape, brief
 from .bits import finite, numbers
 
+LARGE = 2**20  # entries: to copy more takes longer than to take each tensor as it lies
 FLOATS = {32: "<f4", 16: "<f2"}  # bits -> numpy's name
 WHOLE = {1: "<u1", 2: "<u2", 4: "<u4"}  # bytes -> numpy's name
 
 
-def write_floats(tensor: torch.Tensor, dtype: str = "<f4") -> memoryview:
-    """A tensor -> bytes; ``Diverged`` if half precision cannot hold a value."""
+def write_floats(
+    tensors: Sequence[torch.Tensor], dtype: str = "<f4"
+) -> list[memoryview]:
+    """Tensors -> the bytes of each; ``Diverged`` if half precision cannot hold a value.
+
+    The bytes are cut from one buffer. Large tensors are not copied into it.
+    """
+    sizes = [t.numel() for t in tensors]
+    if not tensors or (len(tensors) > 1 and sum(sizes) > LARGE):
+        return [write_floats([t], dtype)[0] for t in tensors]
+    x = numbers(_flatten_dense_tensors(tensors))
     with np.errstate(over="ignore"):
-        values = numbers(tensor).astype(dtype, copy=False)
+        values = x.astype(dtype, copy=False)
     if dtype != "<f4" and not np.isfinite(values).all():
         raise Diverged("A value is NaN, infinite or too large for half precision.")
-    return values.view(np.uint8).data
+    data = values.view(np.uint8).data
+    ends = accumulate((n * values.itemsize for n in sizes), initial=0)
+    return [data[begin:end] for begin, end in pairwise(ends)]
 
 
-def read_floats(section: Any, shape: Shape, dtype: str = "<f4") -> torch.Tensor:
+def read_floats(
+    sections: Sequence[Any], shapes: Sequence[Shape], dtype: str = "<f4"
+) -> tuple[torch.Tensor, ...]:
     """The inverse: float32; ``WireError`` for a wrong size, NaN or infinity."""
-    check_size(section, shape, np.dtype(dtype).itemsize)
-    copy = bytearray(section)  # tensors are written to, messages are not
+    width = np.dtype(dtype).itemsize
+    for section, shape in zip(sections, shapes, strict=True):
+        check_size(section, shape, width)
+    if len(sections) > 1 and sum(map(len, sections)) > LARGE * width:
+        pairs = zip(sections, shapes, strict=True)
+        return tuple(
+            read_floats([section], [shape], dtype)[0] for section, shape in pairs
+        )
+    copy = bytearray().join(sections)  # tensors are written to, messages are not
     values = np.frombuffer(copy, dtype).astype(np.float32, copy=False)
-    return torch.from_numpy(finite(values)).reshape(shape)
+    x = torch.from_numpy(finite(values))
+    return _unflatten_dense_tensors(x, templates(tuple(map(tuple, shapes))))
+
+
+@lru_cache
+def templates(shapes: tuple[Shape, ...]) -> list[torch.Tensor]:
+    """Tensors of these shapes without memory."""
+    return [torch.empty(shape, device="meta") for shape in shapes]
 
 
 def check_size(section: Any, shape: Shape, width: int) -> None:
@@ -55,10 +87,10 @@ class Dense(Coder):
         return FLOATS[self.bits]
 
     def encode(self, tensor: torch.Tensor) -> Any:
-        return write_floats(tensor, self.dtype)
+        return write_floats([tensor], self.dtype)[0]
 
     def decode(self, section: Any, shape: Shape) -> torch.Tensor:
-        return read_floats(section, shape, self.dtype)
+        return read_floats([section], [shape], self.dtype)[0]
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ class TopK(FlatCoder, Sparse):
         values = x[index]
         if self.values == "sign":
             return positions + pack_signs(values)
-        return positions + write_floats(torch.from_numpy(values), VALUES[self.values])
+        [data] = write_floats([torch.from_numpy(values)], VALUES[self.values])
+        return positions + data
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
         index = read_positions(reader, n)
