@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from .. import rng
-from ..errors import Diverged, WireError
+from ..errors import WireError
 from ..models import state_of
 from ..wire import Coder, Dense, Schema, SharedRandomness, Sparse, Stochastic, Votes
 from .context import Context, Part, Tensors
@@ -155,7 +155,9 @@ class Link(Part):
             passed.append((step, x))
         unknown = x.keys() - coders.keys()
         if unknown:
-            raise ValueError(f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}.")
+            raise ValueError(
+                f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}."
+            )
         draws = self._generator("coder", ctx)
         sections = {}
         for name, coder in coders.items():
@@ -278,7 +280,9 @@ class Downlink(Link):
     def __init__(self, *steps: Step) -> None:
         super().__init__(*steps)
         if not issubclass(self.makes, Weights):
-            raise ValueError(f"{self!r} must bring the model, not {self.makes.__name__}.")
+            raise ValueError(
+                f"{self!r} must bring the model, not {self.makes.__name__}."
+            )
 
     def group(self, ctx: Context) -> Hashable:
         """Clients of one group get the same message."""
@@ -301,7 +305,9 @@ class Update(Step):
     """u = w - w_t: what local training changed."""
 
     takes = Trained
-    makes = property(type, doc="Its own class: a subclass makes updates of its own kind.")
+    makes = property(
+        type, doc="Its own class: a subclass makes updates of its own kind."
+    )
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         return {name: w.contiguous() - ctx.start[name] for name, w in x.items()}
@@ -315,7 +321,9 @@ class Feedback(Step):
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         e = ctx.memory
-        return {n: t + e[f"error/{n}"] if f"error/{n}" in e else t for n, t in x.items()}
+        return {
+            n: t + e[f"error/{n}"] if f"error/{n}" in e else t for n, t in x.items()
+        }
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         e = ctx.memory
@@ -337,9 +345,3 @@ class Residual(Step):
 
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         return {name: ctx.initial[name] + t for name, t in x.items()}
-
-
-def refuse_diverged(tensors: Tensors, ctx: Context) -> None:
-    """``Diverged`` for NaN, which would stay in a client's memory for ever."""
-    if not all(t.isfinite().all() for t in tensors.values()):
-        raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
