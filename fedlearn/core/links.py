@@ -19,6 +19,7 @@ from .. import rng
 from ..errors import WireError
 from ..models import state_of
 from ..wire import Coder, Dense, Schema, SharedRandomness, Sparse, Stochastic, Votes
+from ..wire.coders import read_floats, write_floats
 from .context import Context, Part, Tensors
 
 Sections = dict[str, Any]  # coded bytes by the name of their tensor
@@ -148,25 +149,25 @@ class Link(Part):
     def encode(self, x: Tensors, ctx: Context) -> Sections:
         """The sender: tensors -> coded sections."""
         coders = self._coders(ctx)
-        ctx.lossy = frozenset(name for name, coder in coders.items() if coder != DENSE)
+        ctx.lossy = frozenset(ctx.schema.shapes) - frozenset(coders.get(DENSE, ()))
         passed = []
         for step in self.steps[:-1]:
             x = step.encode(x, ctx)
             passed.append((step, x))
-        unknown = x.keys() - coders.keys()
+        unknown = x.keys() - ctx.schema.shapes.keys()
         if unknown:
-            raise ValueError(
-                f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}."
-            )
-        draws = self._generator("coder", ctx)
-        sections = {}
-        for name, coder in coders.items():
-            if name not in x:
+            raise ValueError(f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}.")
+        sections: Sections = {}
+        for coder, names in coders.items():
+            names = [name for name in names if name in x]
+            if type(coder) is Dense:  # all tensors at once
+                coded = write_floats([x[name] for name in names], coder.dtype)
+                sections.update(zip(names, coded, strict=True))
                 continue
-            generators = self._shared(coder, name, ctx)
-            if isinstance(coder, Stochastic):
-                generators.insert(0, draws)
-            sections[name] = coder.encode(x[name], *generators)
+            draws = [self._generator("coder", ctx)] if isinstance(coder, Stochastic) else []
+            for name in names:
+                shared = self._shared(coder, name, ctx)
+                sections[name] = coder.encode(x[name], *draws, *shared)
         if self.told:
             decoded = self.read(sections, ctx)
             sent = {name: t.to(x[name].device) for name, t in decoded.items()}
@@ -176,11 +177,17 @@ class Link(Part):
 
     def read(self, sections: Sections, ctx: Context) -> Tensors:
         """The receiver: sections -> tensors, as far as the coders kept them."""
-        coders = self._coders(ctx)
-        x = {}
-        for name, section in sections.items():
-            shared = self._shared(coders[name], name, ctx)
-            x[name] = coders[name].decode(section, ctx.schema.shapes[name], *shared)
+        x: Tensors = {}
+        for coder, names in self._coders(ctx).items():
+            names = [name for name in names if name in sections]
+            shapes = [ctx.schema.shapes[name] for name in names]
+            if type(coder) is Dense:
+                coded = [sections[name] for name in names]
+                x.update(zip(names, read_floats(coded, shapes, coder.dtype), strict=True))
+                continue
+            for name, shape in zip(names, shapes, strict=True):
+                shared = self._shared(coder, name, ctx)
+                x[name] = coder.decode(sections[name], shape, *shared)
         return x
 
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
@@ -189,8 +196,12 @@ class Link(Part):
             x = step.decode(x, ctx)
         return x
 
-    def _coders(self, ctx: Context) -> dict[str, Coder]:
-        return {name: self.code.coder_for(name, ctx) for name in ctx.schema.shapes}
+    def _coders(self, ctx: Context) -> dict[Coder, list[str]]:
+        """The names of the tensors that go through each coder."""
+        names: dict[Coder, list[str]] = {}
+        for name in ctx.schema.shapes:
+            names.setdefault(self.code.coder_for(name, ctx), []).append(name)
+        return names
 
     def _generator(self, purpose: str, ctx: Context, *names: str) -> torch.Generator:
         sender = -1 if self.broadcast else ctx.client
@@ -310,7 +321,11 @@ class Update(Step):
     )
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {name: w.contiguous() - ctx.start[name] for name, w in x.items()}
+        if not x:
+            return {}
+        trained = [w.contiguous() for w in x.values()]
+        changes = torch._foreach_sub(trained, [ctx.start[name] for name in x])
+        return dict(zip(x, changes, strict=True))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from ..errors import pick
 from .context import Arrival, Context, Part, Tensors
 from .links import Update
@@ -62,9 +64,12 @@ class Mean(Aggregator):
         for a in arrivals:
             weight = self._weight(a.samples)
             came.update(dict.fromkeys(a.update, weight))
-            for name, u in a.update.items():
-                p = weight / totals[name]
-                new[name].add_(u.to(new[name].device), alpha=p)
+            shares: dict[float, list[str]] = {}  # p_k, and the tensors that it is for
+            for name in a.update:
+                shares.setdefault(weight / totals[name], []).append(name)
+            for p, names in shares.items():
+                updates = [a.update[name].to(new[name].device) for name in names]
+                torch._foreach_add_([new[name] for name in names], updates, alpha=p)
         for name in came:
             if (
                 came[name] != totals[name]
