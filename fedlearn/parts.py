@@ -16,9 +16,7 @@ from .core import (
     Batch,
     Code,
     Context,
-    Continued,
     Downlink,
-    Edge,
     Feedback,
     Link,
     Loss,
@@ -30,7 +28,6 @@ from .core import (
     Optimizer,
     Part,
     Residual,
-    Shifted,
     State,
     Step,
     TaskLoss,
@@ -40,6 +37,11 @@ from .core import (
     Update,
     Uplink,
     Weights,
+)
+from .methods.base import (
+    Continued,
+    Reference,
+    Shifted,
     inner,
     lasting,
     mean_update,
@@ -47,8 +49,8 @@ from .core import (
     summed,
     trained,
 )
-from .methods.base import Reference
 from .methods.dgc import Clip, Momentum
+from .methods.edge import Edge
 from .methods.fed_repopt import Smoothed
 from .methods.replay import KeptSteps, Replay
 from .methods.robust import Clipped, Krum, Median, TrimmedMean

@@ -68,14 +68,18 @@ class Context:
     task: Any
     round: int  # 1, 2, ...
     client: Any = -1  # -1: the server
-    initial: Tensors = field(default_factory=dict)  # M^0, which both sides make from the seed
+    initial: Tensors = field(
+        default_factory=dict
+    )  # M^0, which both sides make from the seed
     start: Tensors = field(default_factory=dict)  # the model with which training starts
     memory: Any = field(default_factory=dict)  # what this side keeps between rounds
     schema: Schema = Schema({})  # what the message may hold
     settings: Settings = Settings()
     participants: tuple[int, ...] = ()  # the clients of this round, ascending
     net: Any = None  # this side's network
-    last_seen: Mapping[int, int] = field(default_factory=dict)  # client -> its last round
+    last_seen: Mapping[int, int] = field(
+        default_factory=dict
+    )  # client -> its last round
     lossy: frozenset[str] = frozenset()  # the tensors that the coder changes
     # at the server: client -> names of the tensors that its message should hold
     expected: Mapping[int, Iterable[str]] = field(default_factory=dict)

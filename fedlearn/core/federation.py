@@ -57,7 +57,9 @@ OnRound = Callable[[dict[str, Any], State], Any]
 class Side:
     """What server and clients both hold before the first byte is sent."""
 
-    def __init__(self, method: Any, task: Any, settings: Settings | None = None) -> None:
+    def __init__(
+        self, method: Any, task: Any, settings: Settings | None = None
+    ) -> None:
         self.method = method
         self.task = task
         self.settings = settings or Settings()
@@ -237,7 +239,9 @@ class Client(Side):
         if question == EVALUATE:
             return self.show(t, client, data, memory)
         if question != TRAIN:
-            raise WireError(f"A client of {self.method.name} cannot answer {question!r}.")
+            raise WireError(
+                f"A client of {self.method.name} cannot answer {question!r}."
+            )
         ctx = self.download(t, client, data, memory)
         local.train(self.hold(t, ctx.start), self.method, ctx, self.settings)
         return self.upload(self.tensors, ctx)
@@ -313,7 +317,11 @@ class OneByOne:
         return answer
 
     def exchange(
-        self, t: int, question: str, clients: Iterable[int], write: Callable[[int], bytes]
+        self,
+        t: int,
+        question: str,
+        clients: Iterable[int],
+        write: Callable[[int], bytes],
     ) -> Iterator[tuple[int, bytes | WireError]]:
         """Deliver ``write(k)`` to each client; yield its answer, or why there is none.
 
@@ -352,7 +360,9 @@ class Exchange:
     t: int
     engine: Any
     row: dict[str, Any]
-    last_seen: dict[int, int]  # client -> the last round in which an answer of it counted
+    last_seen: dict[
+        int, int
+    ]  # client -> the last round in which an answer of it counted
 
     def __call__(
         self,
@@ -526,7 +536,9 @@ def run(
         history = History(method.name, about | {"engine": clients.about})
         state = server.start()
         if checkpoint is not None:
-            saved = checkpoints.resume(checkpoint, history, clients.memories, task.device)
+            saved = checkpoints.resume(
+                checkpoint, history, clients.memories, task.device
+            )
             state = State(*saved) if saved else state
         check_resumed(history, rounds, checkpoint)
         last_seen = history.last_seen()
@@ -537,7 +549,9 @@ def run(
         with progress_bar(method.name, len(history), rounds, progress) as bar:
             while len(history) < rounds and not ended:
                 t = len(history) + 1
-                state, row = one_round(server, clients, t, state, last_seen, t == rounds)
+                state, row = one_round(
+                    server, clients, t, state, last_seen, t == rounds
+                )
                 history.rows.append(row)
                 warn_of_round(history)
                 if checkpoint is not None:
@@ -599,7 +613,9 @@ def clients(method: Method, task: Any, settings: Settings | None = None) -> OneB
 
 def refuse_unknown(unknown: dict[str, Any]) -> None:
     """``TypeError`` for keywords that ``run`` does not have, with the nearest that it has."""
-    options = [name for name in run.__annotations__ if name not in ("unknown", "return")]
+    options = [
+        name for name in run.__annotations__ if name not in ("unknown", "return")
+    ]
     for name in unknown:
         hint = near_names(name, options)
         raise TypeError(

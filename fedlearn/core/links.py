@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from .. import rng
-from ..errors import Diverged, WireError
+from ..errors import WireError
 from ..models import state_of
 from ..wire import Coder, Dense, Schema, SharedRandomness, Sparse, Stochastic, Votes
+from ..wire.dense import read_floats, write_floats
 from .context import Context, Part, Tensors
 
 Sections = dict[str, Any]  # coded bytes by the name of their tensor
@@ -148,23 +149,25 @@ class Link(Part):
     def encode(self, x: Tensors, ctx: Context) -> Sections:
         """The sender: tensors -> coded sections."""
         coders = self._coders(ctx)
-        ctx.lossy = frozenset(name for name, coder in coders.items() if coder != DENSE)
+        ctx.lossy = frozenset(ctx.schema.shapes) - frozenset(coders.get(DENSE, ()))
         passed = []
         for step in self.steps[:-1]:
             x = step.encode(x, ctx)
             passed.append((step, x))
-        unknown = x.keys() - coders.keys()
+        unknown = x.keys() - ctx.schema.shapes.keys()
         if unknown:
             raise ValueError(f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}.")
-        draws = self._generator("coder", ctx)
-        sections = {}
-        for name, coder in coders.items():
-            if name not in x:
+        sections: Sections = {}
+        for coder, names in coders.items():
+            names = [name for name in names if name in x]
+            if type(coder) is Dense:  # all tensors at once
+                coded = write_floats([x[name] for name in names], coder.dtype)
+                sections.update(zip(names, coded, strict=True))
                 continue
-            generators = self._shared(coder, name, ctx)
-            if isinstance(coder, Stochastic):
-                generators.insert(0, draws)
-            sections[name] = coder.encode(x[name], *generators)
+            draws = [self._generator("coder", ctx)] if isinstance(coder, Stochastic) else []
+            for name in names:
+                shared = self._shared(coder, name, ctx)
+                sections[name] = coder.encode(x[name], *draws, *shared)
         if self.told:
             decoded = self.read(sections, ctx)
             sent = {name: t.to(x[name].device) for name, t in decoded.items()}
@@ -174,11 +177,17 @@ class Link(Part):
 
     def read(self, sections: Sections, ctx: Context) -> Tensors:
         """The receiver: sections -> tensors, as far as the coders kept them."""
-        coders = self._coders(ctx)
-        x = {}
-        for name, section in sections.items():
-            shared = self._shared(coders[name], name, ctx)
-            x[name] = coders[name].decode(section, ctx.schema.shapes[name], *shared)
+        x: Tensors = {}
+        for coder, names in self._coders(ctx).items():
+            names = [name for name in names if name in sections]
+            shapes = [ctx.schema.shapes[name] for name in names]
+            if type(coder) is Dense:
+                coded = [sections[name] for name in names]
+                x.update(zip(names, read_floats(coded, shapes, coder.dtype), strict=True))
+                continue
+            for name, shape in zip(names, shapes, strict=True):
+                shared = self._shared(coder, name, ctx)
+                x[name] = coder.decode(sections[name], shape, *shared)
         return x
 
     def undo(self, x: Tensors, ctx: Context) -> Tensors:
@@ -187,8 +196,12 @@ class Link(Part):
             x = step.decode(x, ctx)
         return x
 
-    def _coders(self, ctx: Context) -> dict[str, Coder]:
-        return {name: self.code.coder_for(name, ctx) for name in ctx.schema.shapes}
+    def _coders(self, ctx: Context) -> dict[Coder, list[str]]:
+        """The names of the tensors that go through each coder."""
+        names: dict[Coder, list[str]] = {}
+        for name in ctx.schema.shapes:
+            names.setdefault(self.code.coder_for(name, ctx), []).append(name)
+        return names
 
     def _generator(self, purpose: str, ctx: Context, *names: str) -> torch.Generator:
         sender = -1 if self.broadcast else ctx.client
@@ -278,7 +291,9 @@ class Downlink(Link):
     def __init__(self, *steps: Step) -> None:
         super().__init__(*steps)
         if not issubclass(self.makes, Weights):
-            raise ValueError(f"{self!r} must bring the model, not {self.makes.__name__}.")
+            raise ValueError(
+                f"{self!r} must bring the model, not {self.makes.__name__}."
+            )
 
     def group(self, ctx: Context) -> Hashable:
         """Clients of one group get the same message."""
@@ -301,10 +316,16 @@ class Update(Step):
     """u = w - w_t: what local training changed."""
 
     takes = Trained
-    makes = property(type, doc="Its own class: a subclass makes updates of its own kind.")
+    makes = property(
+        type, doc="Its own class: a subclass makes updates of its own kind."
+    )
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {name: w.contiguous() - ctx.start[name] for name, w in x.items()}
+        if not x:
+            return {}
+        trained = [w.contiguous() for w in x.values()]
+        changes = torch._foreach_sub(trained, [ctx.start[name] for name in x])
+        return dict(zip(x, changes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -315,7 +336,9 @@ class Feedback(Step):
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         e = ctx.memory
-        return {n: t + e[f"error/{n}"] if f"error/{n}" in e else t for n, t in x.items()}
+        return {
+            n: t + e[f"error/{n}"] if f"error/{n}" in e else t for n, t in x.items()
+        }
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         e = ctx.memory
@@ -337,9 +360,3 @@ class Residual(Step):
 
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         return {name: ctx.initial[name] + t for name, t in x.items()}
-
-
-def refuse_diverged(tensors: Tensors, ctx: Context) -> None:
-    """``Diverged`` for NaN, which would stay in a client's memory for ever."""
-    if not all(t.isfinite().all() for t in tensors.values()):
-        raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")

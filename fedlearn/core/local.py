@@ -1,6 +1,6 @@
 """Local training: which network, which loss, and the loop over a client's batches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,9 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
                 step(loss(net, batch), params, method.optimizer, state)
 
 
-def step(loss: torch.Tensor, params: list, optimizer: Any, state: dict[str, Any]) -> None:
+def step(
+    loss: torch.Tensor, params: list, optimizer: Any, state: dict[str, Any]
+) -> None:
     """One step, in place; of stacked clients the losses come as [clients]."""
     grads = torch.autograd.grad(loss.sum(), params, materialize_grads=True)
     with torch.no_grad():
@@ -94,7 +96,9 @@ def initial_network(method: Any, task: Any) -> nn.Module:
     return new_network(method.model, task)
 
 
-def refit(method: Any, task: Any, state: Tensors, images: int = 2000) -> dict[str, float]:
+def refit(
+    method: Any, task: Any, state: Tensors, images: int = 2000
+) -> dict[str, float]:
     """Accuracy and loss of a state whose batch statistics are measured anew.
 
     All learned weights stay as they are. It is a diagnosis, not a method: it looks at
@@ -129,7 +133,9 @@ def refit(method: Any, task: Any, state: Tensors, images: int = 2000) -> dict[st
     """
     net = initial_network(method, task)
     if state.keys() != state_of(net).keys():
-        raise ValueError(f"The state is not one of the network that {method.name} trains.")
+        raise ValueError(
+            f"The state is not one of the network that {method.name} trains."
+        )
     load(state_of(net), state)
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -232,19 +238,6 @@ class Named(Model):
         return task.network(self.network, self.shape)
 
 
-@dataclass(frozen=True, repr=False)
-class Edge(Named):
-    """A network in two parts, the extractor f_e and the classifier f_c."""
-
-    def build(self, task: Any) -> nn.Module:
-        if task.train[1].dim() > 1 or min(task.shape[-2:]) == 1:
-            raise ValueError("An edge network classifies images; this task has none.")
-        net = super().build(task)
-        if not isinstance(net, Network):
-            raise ValueError(f"An edge network is a models.Network, not {type(net).__name__}.")
-        return net
-
-
 class Objective(Part):
     """What does local training minimise?
 
@@ -271,28 +264,3 @@ class TaskLoss(Objective):
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         loss = ctx.task.loss
         return lambda net, batch: loss(net(batch.x), batch.y)
-
-
-def trained(net: nn.Module, ctx: Context) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The parameters that training moves, and where they start."""
-    params = []
-    starts = []
-    for name, p in net.named_parameters():
-        if p.requires_grad:
-            params.append(p)
-            start = ctx.start.get(name)
-            starts.append(p.detach().clone() if start is None else start)
-    return params, starts
-
-
-def inner(
-    a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context
-) -> torch.Tensor:
-    """<a, b> over all tensors of two lists; of stacked clients, of each by itself: [clients]."""
-    first = int(isinstance(ctx.client, list))  # the first axis that is summed
-    sums = []
-    for x, y in zip(a, b, strict=True):
-        product = x * y
-        axes = tuple(range(first, product.dim()))
-        sums.append(product.sum(axes) if axes else product)
-    return torch.stack(sums).sum(0)

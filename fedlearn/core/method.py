@@ -148,7 +148,9 @@ def check_part(name: str, part: Any, kind: type[Part]) -> None:
     Such a member is most often a misspelt one, which would never be called.
     """
     if not isinstance(part, kind):
-        raise ValueError(f"The {name} of a method is of kind {kind.__name__}, not {short(part)}.")
+        raise ValueError(
+            f"The {name} of a method is of kind {kind.__name__}, not {short(part)}."
+        )
     options = getattr(part, "__dataclass_fields__", {})
     for member in dir(type(part)):
         if member.startswith("_") or member in options or hasattr(kind, member):

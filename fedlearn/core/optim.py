@@ -9,7 +9,7 @@ from torch import nn
 
 from ..errors import check_number
 from ..wire.base import brief
-from .context import Context, Part, Tensors
+from .context import Context, Part
 
 Params = list[torch.Tensor]
 
@@ -28,22 +28,6 @@ class Optimizer(Part):
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         """Change the parameters, and the state, in place."""
         raise NotImplementedError
-
-
-def lasting(state: dict[str, Any]) -> Tensors:
-    """The tensors of an optimiser's state by name, as a memory keeps them."""
-    tensors = {}
-    for key, value in state.items():
-        if isinstance(value, list):
-            tensors.update({f"{key} {i}": t for i, t in enumerate(value)})
-    return tensors
-
-
-def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
-    """A state that ``init`` has just made, with the tensors that ``memory`` has of it."""
-    for name, t in lasting(state).items():
-        t.copy_(memory.get(name, t))
-    return state
 
 
 def decay_positions(net: nn.Module) -> tuple[int, ...]:
@@ -121,7 +105,9 @@ class SGD(Optimizer):
         rate = max(self.lr * self.decay ** (ctx.round - 1), self.floor)
         return {
             "lr": rate,
-            "velocity": [torch.zeros_like(p) for p in params] if self.momentum else None,
+            "velocity": [torch.zeros_like(p) for p in params]
+            if self.momentum
+            else None,
             "only": decay_positions(ctx.net) if self.spare else None,
         }
 
@@ -137,26 +123,6 @@ class SGD(Optimizer):
             else:
                 grads = velocity
         torch._foreach_add_(params, grads, alpha=-state["lr"])
-
-
-@dataclass(frozen=True)
-class Shifted(SGD):
-    """SGD on g - shift. The shift comes from the client's memory and stays for a round."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.decay != 1:
-            raise ValueError(f"Shifted gradients need a constant rate, not decay={self.decay!r}.")
-
-    def _shift(self, params: Params, ctx: Context) -> Params:
-        """The shift, like the parameters."""
-        raise NotImplementedError
-
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        return super().init(params, ctx) | {"shift": self._shift(params, ctx)}
-
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
-        super().step(params, list(torch._foreach_sub(grads, state["shift"])), state)
 
 
 @dataclass(frozen=True)
@@ -233,7 +199,9 @@ class Adam(Optimizer):
     def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
         """m / (sqrt(v) + eps), both moments corrected for their start."""
         self._average(state["m"], state["c1"], grads, self.beta1)
-        self._average(state["v"], state["c2"], torch._foreach_mul(grads, grads), self.beta2)
+        self._average(
+            state["v"], state["c2"], torch._foreach_mul(grads, grads), self.beta2
+        )
         v = state["v"]
         if self.amsgrad:
             torch._foreach_maximum_(state["highest"], v)
@@ -248,33 +216,3 @@ class Adam(Optimizer):
         torch._foreach_mul_(moment + correction, beta)
         torch._foreach_add_(moment, g, alpha=1 - beta)
         torch._foreach_add_(correction, 1 - beta)
-
-
-@dataclass(frozen=True)
-class Continued(Optimizer):
-    """Another optimiser whose state, as long as finite, stays in the client's memory."""
-
-    of: Optimizer = Adam()
-
-    @property
-    def needs(self) -> Any:  # type: ignore[override]
-        return self.of.needs
-
-    def check(self, method: Any) -> None:
-        self.of.check(method)
-
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        state = self.of.init(params, ctx)
-        stacked = isinstance(ctx.memory, list)
-        for k, memory in enumerate(ctx.memory if stacked else [ctx.memory]):
-            tensors = {}
-            for name, t in lasting(state).items():
-                tensors[f"optimizer {name}"] = t[k] if stacked else t
-            if all(n in memory and memory[n].isfinite().all() for n in tensors):
-                for name, t in tensors.items():
-                    t.copy_(memory[name])
-            memory.update(tensors)  # these are the tensors that training changes
-        return state
-
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
-        self.of.step(params, grads, state)

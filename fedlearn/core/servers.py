@@ -1,7 +1,7 @@
 """How do the clients' updates become the next global model?"""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,9 @@ from ..errors import pick
 from .context import Arrival, Context, Part, Tensors
 from .links import Update
 
-Arrivals = Iterable[Arrival]  # of one round, at least one; they may come while clients train
+Arrivals = Iterable[
+    Arrival
+]  # of one round, at least one; they may come while clients train
 
 
 class Aggregator(Part):
@@ -52,7 +54,9 @@ class Mean(Aggregator):
         else:  # outside of a round the arrivals themselves say what has come
             arrivals = list(arrivals)
             senders = [(a.samples, a.update) for a in arrivals]
-        totals: Counter[str] = Counter()  # of each tensor, the weight of all its senders
+        totals: Counter[str] = (
+            Counter()
+        )  # of each tensor, the weight of all its senders
         for samples, names in senders:
             totals.update(dict.fromkeys(names, self._weight(samples)))
         new = {name: w.clone() for name, w in state.items()}
@@ -60,50 +64,19 @@ class Mean(Aggregator):
         for a in arrivals:
             weight = self._weight(a.samples)
             came.update(dict.fromkeys(a.update, weight))
-            for name, u in a.update.items():
-                p = weight / totals[name]
-                new[name].add_(u.to(new[name].device), alpha=p)
+            shares: dict[float, list[str]] = {}  # p_k, and the tensors that it is for
+            for name in a.update:
+                shares.setdefault(weight / totals[name], []).append(name)
+            for p, names in shares.items():
+                updates = [a.update[name].to(new[name].device) for name in names]
+                torch._foreach_add_([new[name] for name in names], updates, alpha=p)
         for name in came:
-            if came[name] != totals[name]:  # an answer was refused: the others count for more
+            if (
+                came[name] != totals[name]
+            ):  # an answer was refused: the others count for more
                 change = (new[name] - state[name]) * (totals[name] / came[name])
                 new[name] = state[name] + change
         return new
 
     def _weight(self, samples: int) -> int:
         return samples if self.by == "samples" else 1
-
-
-def mean_update(
-    state: Tensors, arrivals: Arrivals, ctx: Context
-) -> tuple[Tensors, float]:
-    """The mean update, zero for tensors that nobody sent, and its share of the samples."""
-    samples = []
-
-    def counted() -> Iterator[Arrival]:
-        for a in arrivals:
-            samples.append(ctx.task.sizes[a.client])
-            yield a
-
-    zeros = {name: torch.zeros_like(w) for name, w in state.items()}
-    mean = Mean().aggregate(zeros, counted(), ctx)
-    return mean, sum(samples) / sum(ctx.task.sizes)
-
-
-def summed(
-    arrivals: Arrivals,
-    names: Set[str],
-    value: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.float,
-) -> tuple[list[Arrival], dict[str, tuple[torch.Tensor, int]]]:
-    """The arrivals without ``names``; and for each of these names a sum and a count.
-
-    The sum is that of ``value(update)`` over all clients that sent the tensor.
-    """
-    sums: dict[str, tuple[torch.Tensor, int]] = {}
-    others = []
-    for a in arrivals:
-        for name in names & a.update.keys():
-            total, count = sums.get(name, (0, 0))
-            sums[name] = (total + value(a.update[name]), count + 1)
-        update = {n: t for n, t in a.update.items() if n not in names}
-        others.append(a._replace(update=update))
-    return others, sums

@@ -15,20 +15,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..core import (
-    SGD,
-    Averaging,
-    Context,
-    Feedback,
-    Lossy,
-    Step,
-    Tensors,
-    Update,
-    Uplink,
-    refuse_diverged,
-)
+from ..core import SGD, Averaging, Context, Feedback, Lossy, Step, Tensors, Update, Uplink
 from ..errors import check_number, check_whole
 from ..wire import Coder, TopK
+from .base import refuse_diverged
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,9 @@ class Warming(Lossy):
     def __post_init__(self) -> None:
         check_whole("warmup", self.warmup, least=0)
         if not isinstance(self.coder, TopK):
-            raise ValueError(f"What warms up is the ratio of TopK; {self.coder!r} has none.")
+            raise ValueError(
+                f"What warms up is the ratio of TopK; {self.coder!r} has none."
+            )
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         coder = super().coder_for(name, ctx)

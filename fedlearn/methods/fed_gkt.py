@@ -12,12 +12,14 @@ what it computes in evaluation mode and without augmentation. The server trains 
 p = softmax(z / T); the teacher's p is a constant; none in round 1. Only the owner of an image has a
 z_k for it, so the sum over k in Eq. (6) has one term. The final model of client k is its extractor
 f_e and the server's f_s. T = 3 and alpha = 1 are those of the authors' program; the paper gives no
-values. The global model is W_s. The server keeps the feature maps of all clients in memory. An edge network leaves its client only for evaluation, which asks for it;
-those bytes have a column of their own.
+values. The global model is W_s. An edge network leaves its client only for evaluation, which asks
+for it; those bytes have a column of their own.
 """
 
+import math
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -32,8 +34,6 @@ from ..core import (
     Adam,
     Batch,
     Context,
-    Continued,
-    Edge,
     Loss,
     Method,
     Named,
@@ -47,10 +47,13 @@ from ..core import Server as AveragingServer
 from ..errors import Diverged, WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
 from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
-from .base import EdgeSide, PersonalClient, evaluate_personal, no_network, output
+from .base import Continued
+from .edge import Edge, EdgeSide, PersonalClient, evaluate_personal, no_network, output
 
 
-def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
+def distillation(
+    teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0
+) -> torch.Tensor:
     """T^2 KL(softmax(teacher / T) || softmax(student / T)), mean over n: [..., n, C] -> [...]."""
     log_p, log_q = F.log_softmax(teacher / T, -1), F.log_softmax(student / T, -1)
     return T**2 * (log_p.exp() * (log_p - log_q)).sum(-1).mean(-1)
@@ -99,8 +102,13 @@ class Messages(EdgeSide):
         self.floats = Dense(self.method.bits)
 
     def _message(self, device: Any, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
-        coders = dict.fromkeys(shapes, self.floats) | {"index": Whole(4), "labels": Whole(2)}
-        return FixedMessage(Schema(shapes, coder=f"fed_gkt {self.floats}"), coders, device=device)
+        coders = dict.fromkeys(shapes, self.floats) | {
+            "index": Whole(4),
+            "labels": Whole(2),
+        }
+        return FixedMessage(
+            Schema(shapes, coder=f"fed_gkt {self.floats}"), coders, device=device
+        )
 
     def upload_of(self, k: int) -> FixedMessage:
         """Client k's images: their index, label, H and, if the server learns from them, z_k."""
@@ -111,7 +119,16 @@ class Messages(EdgeSide):
 
     def question(self, k: int) -> FixedMessage:
         """The server's logits z_s for client k's images."""
-        return self._message(self.task.device, {"z_s": (self.task.sizes[k], self.classes)})
+        return self._message(
+            self.task.device, {"z_s": (self.task.sizes[k], self.classes)}
+        )
+
+
+def on_disk(H: torch.Tensor) -> torch.Tensor:
+    """A copy in a temporary file, of which the system keeps in memory what fits."""
+    with tempfile.NamedTemporaryFile() as file:
+        copy = torch.from_file(file.name, shared=True, size=H.numel(), dtype=H.dtype)
+    return copy.view(H.shape).copy_(H)
 
 
 class Server(Messages, AveragingServer):
@@ -128,11 +145,16 @@ class Server(Messages, AveragingServer):
         self.first = {name: w.clone() for name, w in self.W_s.items()}
 
     def validate(self) -> None:
-        if not self.method.asynchronous and len(self.participants(1)) < self.task.clients:
+        if (
+            not self.method.asynchronous
+            and len(self.participants(1)) < self.task.clients
+        ):
             raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
         logits = list(output(self.f_s, self.maps).shape[1:])
         if logits != [self.classes]:
-            raise ValueError(f"The server's network gives {logits} logits, not {[self.classes]}.")
+            raise ValueError(
+                f"The server's network gives {logits} logits, not {[self.classes]}."
+            )
 
     def start(self) -> State:
         return State(dict(self.first))
@@ -140,12 +162,16 @@ class Server(Messages, AveragingServer):
     def round(self, t: int, state: State, ask: Any) -> State:
         def write(k: int) -> bytes:
             z_s = state.memory.get(f"z_s {k}")
-            return self.question(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
+            return self.question(k).write(
+                DOWN, t, k, {} if z_s is None else {"z_s": z_s}
+            )
 
         known = dict(ask(self.participants(t), write, partial(self.read, t)))
         missing = sorted(set(range(self.task.clients)) - known.keys())
         if missing and not self.method.asynchronous:
-            raise WireError(f"FedGKT cannot go on: in round {t} nothing came from {missing}.")
+            raise WireError(
+                f"FedGKT cannot go on: in round {t} nothing came from {missing}."
+            )
         return self.learn(t, state, known) if known else state
 
     def read(self, t: int, k: int, data: bytes) -> Tensors:
@@ -164,15 +190,21 @@ class Server(Messages, AveragingServer):
     def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
         """The state after training on the new features, and on the last of absent clients."""
         memory = dict(state.memory)
+        entries = sum(self.task.sizes) * math.prod(self.maps)  # of the maps of all clients
+        large = 4 * entries > self.method.memory_limit
         for k, tensors in known.items():
             memory.update({f"{name} {k}": x for name, x in tensors.items()})
+            if large:
+                memory[f"features {k}"] = on_disk(tensors["features"])
         clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
         local.load(self.W_s, state.weights)
         self.train(t, clients, memory)
         self.teach(t, clients, memory)
         if not self.method.asynchronous:
             sent = ("features", "labels", "logits")
-            memory = {name: x for name, x in memory.items() if not name.startswith(sent)}
+            memory = {
+                name: x for name, x in memory.items() if not name.startswith(sent)
+            }
         return State({name: w.clone() for name, w in self.W_s.items()}, memory)
 
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:
@@ -186,16 +218,30 @@ class Server(Messages, AveragingServer):
 
         ctx = Context(task, t, memory=memory, net=f_s)
         cuts = int(memory["plateau"][2]) if "plateau" in memory else 0
-        part = replace(method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts)
-        params, J_s = local.trainable(f_s), local.in_precision(loss, task, self.settings)
+        part = replace(
+            method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts
+        )
+        params, J_s = (
+            local.trainable(f_s),
+            local.in_precision(loss, task, self.settings),
+        )
         optimizer_state = Continued(part).init(params, ctx)
         shuffle = ctx.generator("server shuffle")
-        with torch.enable_grad(), rng.scope(task.seed, "server dropout", t, device=task.device):
+        with (
+            torch.enable_grad(),
+            rng.scope(task.seed, "server dropout", t, device=task.device),
+        ):
             for _ in range(method.server_epochs):
-                for k in (clients[i] for i in torch.randperm(len(clients), generator=shuffle)):
+                for k in (
+                    clients[i] for i in torch.randperm(len(clients), generator=shuffle)
+                ):
                     order = torch.randperm(task.sizes[k], generator=shuffle)
                     for rows in order.split(self.settings.batch_size):
-                        z_k = self._rows("logits", k, rows, memory) if method.alpha else None
+                        z_k = (
+                            self._rows("logits", k, rows, memory)
+                            if method.alpha
+                            else None
+                        )
                         H = self._rows("features", k, rows, memory)
                         y = self._rows("labels", k, rows, memory)
                         local.step(J_s(H, y, z_k), params, part, optimizer_state)
@@ -206,9 +252,13 @@ class Server(Messages, AveragingServer):
         f_s, right, images = self.f_s.eval(), 0, 0
         for k in clients:
             batches = torch.arange(self.task.sizes[k]).split(512)
-            z_s = torch.cat([f_s(self._rows("features", k, rows, memory)) for rows in batches])
+            z_s = torch.cat(
+                [f_s(self._rows("features", k, rows, memory)) for rows in batches]
+            )
             if not torch.isfinite(z_s).all():
-                raise Diverged(f"The server's network diverged in round {t}: lower server_lr.")
+                raise Diverged(
+                    f"The server's network diverged in round {t}: lower server_lr."
+                )
             self.floats.encode(z_s)
             if self.method.answers:
                 memory[f"z_s {k}"] = z_s
@@ -219,9 +269,13 @@ class Server(Messages, AveragingServer):
         accuracy = float(right / images)
         waited = 0 if accuracy > best else waited + 1
         cut = waited > self.method.patience
-        memory["plateau"] = torch.tensor([max(best, accuracy), 0 if cut else waited, cuts + cut])
+        memory["plateau"] = torch.tensor(
+            [max(best, accuracy), 0 if cut else waited, cuts + cut]
+        )
 
-    def _rows(self, name: str, k: int, rows: torch.Tensor, memory: Tensors) -> torch.Tensor:
+    def _rows(
+        self, name: str, k: int, rows: torch.Tensor, memory: Tensors
+    ) -> torch.Tensor:
         """Some rows of a tensor of client k, on the task's device."""
         x = memory[f"{name} {k}"]
         x = x[rows.to(x.device)].to(self.task.device)
@@ -289,6 +343,7 @@ class GroupTransfer(Method):
     asynchronous: bool = False
     patience: int = 10
     bits: int = 32
+    memory_limit: float = field(default=1e9, repr=False)
 
     server_class = Server
     client_class = Client
@@ -299,6 +354,8 @@ class GroupTransfer(Method):
         check_whole("patience", self.patience)
         check_number("T", self.T, above=0)
         check_number("alpha", self.alpha, least=0)
+        check_number("memory_limit", self.memory_limit, least=0)
+        Dense(self.bits)  # refuses other numbers of bits
 
 
 OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {
@@ -322,6 +379,7 @@ def fed_gkt(
     kd_to_server: bool = True,
     asynchronous: bool = False,
     bits: int = 32,
+    memory_limit: float = 1e9,
     keep: bool = False,
 ) -> GroupTransfer:
     """FedGKT, He, Annavaram and Avestimehr (2020), Algorithm 1 and Eqs. (6) and (7).
@@ -344,6 +402,8 @@ def fed_gkt(
         Go on without clients that are absent; see ``GroupTransfer``.
     bits : {32, 16}
         Of a float on the wire.
+    memory_limit : float
+        Feature maps of more bytes are kept on disk.
     keep : bool
         A client's optimiser goes on where it stopped.
 
@@ -382,4 +442,5 @@ def fed_gkt(
         answers=kd_to_client,
         asynchronous=asynchronous,
         bits=bits,
+        memory_limit=memory_limit,
     )

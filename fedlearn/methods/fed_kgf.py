@@ -71,7 +71,10 @@ class Representative(Model):
             if not isinstance(layer, Generated):
                 continue
             if anew:
-                layer.place, layer.calls = (task.seed, "kernel generation", name, round), 0
+                layer.place, layer.calls = (
+                    (task.seed, "kernel generation", name, round),
+                    0,
+                )
                 drawn = draw(layer.beta.shape[-4:], task.seed, name, round)
                 for t, new in zip((layer.alpha, layer.beta), drawn, strict=True):
                     if t is not None:
@@ -115,7 +118,9 @@ class Modules(Some):
         every = modules(ctx.schema)
         groups = self.groups or min(len(every), len(ctx.participants))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
-        longer = torch.randperm(groups, generator=generator) < len(every) % groups  # by one module
+        longer = (
+            torch.randperm(groups, generator=generator) < len(every) % groups
+        )  # by one module
         ends = (len(every) // groups + longer.long()).cumsum(0).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
         group = order[ctx.participants.index(ctx.client) % groups]
@@ -171,7 +176,15 @@ def fed_kgf(
     return Averaging(
         "fed_kgf",
         Representative(
-            base_kernels, sign, alpha, detach, redraw, TaskNetwork(), every_call, copies, start
+            base_kernels,
+            sign,
+            alpha,
+            detach,
+            redraw,
+            TaskNetwork(),
+            every_call,
+            copies,
+            start,
         ),
         optimizer=SGD(lr, momentum),
         uplink=Uplink(Modules(groups), Update()),

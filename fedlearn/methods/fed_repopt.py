@@ -45,7 +45,9 @@ from .base import Added
 def check_form(part: Any, method: Any) -> None:
     """``ValueError`` unless the model has one kernel a block, for a part that needs it."""
     if getattr(method.model, "form", "") != "repopt":
-        raise ValueError(f'{part!r} needs the model part Form("repopt"), not {method.model!r}.')
+        raise ValueError(
+            f'{part!r} needs the model part Form("repopt"), not {method.model!r}.'
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ class Form(Model):
 
     def build(self, task: Any) -> nn.Module:
         one = self.form == "repopt"
-        net = reparam.reform(Named(self.network).build(task), "csla" if one else self.form)
+        net = reparam.reform(
+            Named(self.network).build(task), "csla" if one else self.form
+        )
         if self.scales:
             self.scales.put_into(net)
         return target(net) if one else net
@@ -105,7 +109,9 @@ class Multiplied(Optimizer):
         check_form(self, method)
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
-        return super().init(params, ctx) | {"M": tuple(multipliers(ctx.net, self._power))}
+        return super().init(params, ctx) | {
+            "M": tuple(multipliers(ctx.net, self._power))
+        }
 
     def _times(self, tensors: Any, state: dict[str, Any]) -> list[torch.Tensor]:
         return [m * t for m, t in zip(state["M"], tensors, strict=True)]
@@ -129,7 +135,9 @@ class RepAdam(Multiplied, Adam):
     __repr__ = brief
     _power = 1
 
-    def _direction(self, grads: list[torch.Tensor], state: dict[str, Any]) -> list[torch.Tensor]:
+    def _direction(
+        self, grads: list[torch.Tensor], state: dict[str, Any]
+    ) -> list[torch.Tensor]:
         return self._times(super()._direction(grads, state), state)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from ..core import SGD, Averaging, Context, Continued, Optimizer, TaskLoss, run
+from ..core import SGD, Averaging, Context, Optimizer, TaskLoss, run
 from ..errors import check_number, check_whole, short
 from ..models.repopt import SCALES, Scales
+from .base import Continued
 from .fed_repopt import Form, Smoothed
 
 
@@ -27,7 +28,9 @@ class Planned(SGD):
         super().__post_init__()
         check_number("clip", self.clip, least=0)
         if not 0 <= self.warmup <= self.rounds:
-            raise ValueError(f"warmup is 0 to {self.rounds} rounds, not {short(self.warmup)}.")
+            raise ValueError(
+                f"warmup is 0 to {self.rounds} rounds, not {short(self.warmup)}."
+            )
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
         state, t = super().init(params, ctx), ctx.round - 0.5  # the middle of the round
@@ -96,7 +99,9 @@ def search(
         raise ValueError(f"A search takes a task (fedlearn.tasks), not {short(task)}.")
     check_whole("rounds", rounds)
     if task.clients != 1:
-        raise ValueError(f"A search takes a task with one client, the server, not {task.clients}.")
+        raise ValueError(
+            f"A search takes a task with one client, the server, not {task.clients}."
+        )
     sgd: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
     if warmup or clip:
         rates: dict[str, Any] = {"rounds": rounds, "warmup": warmup, "clip": clip}
@@ -107,5 +112,9 @@ def search(
     state = run(method, task, rounds, progress=False, **how).state or {}
     ends = tuple(f".{s}.value" for s in SCALES)
     return Scales(
-        {n.removesuffix(".value"): t.clone() for n, t in state.items() if n.endswith(ends)}
+        {
+            n.removesuffix(".value"): t.clone()
+            for n, t in state.items()
+            if n.endswith(ends)
+        }
     )

@@ -39,8 +39,13 @@ class OneScale(Step):
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         lossy = {n: t for n, t in x.items() if n in ctx.lossy}
         d = max(sum(t.numel() for t in lossy.values()), 1)
-        scale = sum(float(t.cpu().abs().sum(dtype=torch.float64)) for t in lossy.values()) / d
-        return x | {n: torch.where(t < 0, -scale, scale).to(t) for n, t in lossy.items()}
+        scale = (
+            sum(float(t.cpu().abs().sum(dtype=torch.float64)) for t in lossy.values())
+            / d
+        )
+        return x | {
+            n: torch.where(t < 0, -scale, scale).to(t) for n, t in lossy.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,9 @@ def fedcams(
     """
     one = pick(scale, {"tensor": (), "model": (OneScale(),)}, "scale")
     if one and ratio is not None:
-        raise ValueError('The scale "model" is one of signs; the largest entries have none.')
+        raise ValueError(
+            'The scale "model" is one of signs; the largest entries have none.'
+        )
     coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
     uplink = Uplink(Update(), *((Feedback(),) if feedback else ()), *one, coded)
     server = AMSGrad(server_lr, corrected=corrected)

@@ -29,11 +29,9 @@ from ..core import (
     Tensors,
     Update,
     Uplink,
-    inner,
-    mean_update,
-    trained,
 )
 from ..errors import check_number
+from .base import inner, mean_update, trained
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,10 @@ class Dynamic(Objective):
 class Summing(Aggregator):
     """The mean of the clients, and S = -h / alpha on top of it."""
 
-    needs = (Update, Sum,)
+    needs = (
+        Update,
+        Sum,
+    )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         u, share = mean_update(state, arrivals, ctx)
@@ -101,5 +102,9 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
     """
     uplink, server = Uplink(Update(), Sum()), Summing()
     return Averaging(
-        "feddyn", objective=Dynamic(alpha), optimizer=SGD(lr), uplink=uplink, server=server
+        "feddyn",
+        objective=Dynamic(alpha),
+        optimizer=SGD(lr),
+        uplink=uplink,
+        server=server,
     )

@@ -26,7 +26,6 @@ from ..core import (
     Averaging,
     Batch,
     Context,
-    Continued,
     Downlink,
     Loss,
     Mean,
@@ -40,7 +39,8 @@ from ..core import (
 )
 from ..errors import Diverged, WireError, check_number, pick
 from ..models import Network
-from .base import Reference, Some, output
+from .base import Continued, Reference, Some
+from .edge import output
 
 
 class Convolution(nn.Module):
@@ -68,13 +68,19 @@ class Weighted(nn.Module):
         return self.lam * E_g + (1 - self.lam) * E_l
 
 
-OPERATORS = {"conv": Convolution, "multi": Weighted, "single": lambda channels: Weighted(1)}
+OPERATORS = {
+    "conv": Convolution,
+    "multi": Weighted,
+    "single": lambda channels: Weighted(1),
+}
 
 
 class Fused(Network):
     """Extractor, fusion, classifier; by itself it has the same extractor in both streams."""
 
-    def __init__(self, extractor: nn.Module, fusion: nn.Module, classifier: nn.Module) -> None:
+    def __init__(
+        self, extractor: nn.Module, fusion: nn.Module, classifier: nn.Module
+    ) -> None:
         super().__init__(extractor, classifier)
         self.fusion = fusion
 
@@ -98,13 +104,17 @@ class FusionNetwork(Model):
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
-        maps: Any = output(net.extractor, task.shape) if isinstance(net, Network) else None
+        maps: Any = (
+            output(net.extractor, task.shape) if isinstance(net, Network) else None
+        )
         if not torch.is_tensor(maps) or maps.dim() != 4:
             raise ValueError(
                 "FedFusion needs a network (models.Network) with an extractor of feature maps "
                 f"[channels, height, width] and a classifier; this {type(net).__name__} has none."
             )
-        return Fused(net.extractor, OPERATORS[self.operator](maps.shape[1]), net.classifier)
+        return Fused(
+            net.extractor, OPERATORS[self.operator](maps.shape[1]), net.classifier
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,9 @@ class FusionLoss(Objective):
         E_g, J = Reference(net.extractor, ctx), ctx.task.loss
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            return J(net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y)
+            return J(
+                net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y
+            )
 
         return loss
 
@@ -216,5 +228,7 @@ def fedfusion(
     optimizer: Optimizer = Continued(sgd) if keep else sgd
     method = Averaging("fedfusion", FusionNetwork(operator), FusionLoss(), optimizer)
     if personal:
-        return method.but(uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack()))
+        return method.but(
+            uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack())
+        )
     return method if operator == "conv" else method.but(server=MovingAverage())

@@ -12,18 +12,9 @@ takes. The local learning rate is part of d_i here. Batch statistics are average
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..core import (
-    SGD,
-    Aggregator,
-    Arrival,
-    Arrivals,
-    Averaging,
-    Context,
-    Tensors,
-    Update,
-    mean_update,
-)
+from ..core import SGD, Aggregator, Arrival, Arrivals, Averaging, Context, Tensors, Update
 from ..errors import check_number
+from .base import mean_update
 
 
 @dataclass(frozen=True)
@@ -50,12 +41,16 @@ class Normalised(Aggregator):
             for one in arrivals:
                 i = one.client
                 a[i] = self._norm(ctx.steps(i))
-                d_i = {m: u if m in buffers else u / a[i] for m, u in one.update.items()}
+                d_i = {
+                    m: u if m in buffers else u / a[i] for m, u in one.update.items()
+                }
                 yield one._replace(update=d_i)
 
         d, _ = mean_update(state, directions(), ctx)
         tau_eff = sum(n[i] * a[i] for i in a) / sum(n[i] for i in a)
-        return {m: x + (d[m] if m in buffers else tau_eff * d[m]) for m, x in state.items()}
+        return {
+            m: x + (d[m] if m in buffers else tau_eff * d[m]) for m, x in state.items()
+        }
 
 
 def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
@@ -71,4 +66,6 @@ def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
     * tau_i is not sent, the server knows n_i, B and E: no byte more than FedAvg
     * no proximal term, no momentum of the server; not measured: its rule does without them
     """
-    return Averaging("fednova", optimizer=SGD(lr, momentum), server=Normalised(momentum))
+    return Averaging(
+        "fednova", optimizer=SGD(lr, momentum), server=Normalised(momentum)
+    )

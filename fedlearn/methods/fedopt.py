@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core import SGD, Aggregator, Arrivals, Averaging, Context, Tensors, Update, mean_update
+from ..core import SGD, Aggregator, Arrivals, Averaging, Context, Tensors, Update
 from ..errors import check_number, pick
+from .base import mean_update
 
 SECOND = {  # v, D^2, beta2 -> the next v
     "adagrad": lambda v, square, beta2: v + square,

@@ -26,7 +26,6 @@ from ..core import (
     Arrivals,
     Averaging,
     Context,
-    Continued,
     Lossy,
     Mean,
     Model,
@@ -36,14 +35,16 @@ from ..core import (
     Tensors,
     Trained,
     Uplink,
-    summed,
 )
 from ..errors import Diverged
 from ..models.kernels import Drawing, computed
 from ..wire import Mask, Masks
 from ..wire.base import brief
+from .base import Continued, summed
 
-FLOOR = 0.01  # theta stays between this and one minus this: no weight is decided for ever
+FLOOR = (
+    0.01  # theta stays between this and one minus this: no weight is decided for ever
+)
 
 
 class Masked(Drawing):
@@ -57,7 +58,9 @@ class Masked(Drawing):
             return frozen * (theta > 0.5)
         m = (self.uniform(theta) < theta).to(theta.dtype)
         slope = theta.detach() * theta if self.scaled else theta
-        return frozen * (m - slope.detach() + slope)  # the value of m, the gradient of theta
+        return frozen * (
+            m - slope.detach() + slope
+        )  # the value of m, the gradient of theta
 
     @property
     def weight(self) -> torch.Tensor:
@@ -65,7 +68,11 @@ class Masked(Drawing):
 
     @property
     def bias(self) -> torch.Tensor | None:
-        return None if self.frozen_bias is None else self.masked(self.frozen_bias, self.bias_score)
+        return (
+            None
+            if self.frozen_bias is None
+            else self.masked(self.frozen_bias, self.bias_score)
+        )
 
 
 LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
@@ -92,18 +99,29 @@ class MaskedNetwork(Model):
                 self._mask(name, layer, task.seed)
         for name, _ in net.named_parameters():
             if not name.endswith("_score"):
-                raise ValueError(f"FedPM masks nn.Conv2d and nn.Linear, of which {name} is none.")
+                raise ValueError(
+                    f"FedPM masks nn.Conv2d and nn.Linear, of which {name} is none."
+                )
         return net
 
     def _mask(self, name: str, layer: nn.Module, seed: int) -> None:
         """Weights become signs from the seed, parameters their scores."""
-        c, tensors = math.e / math.sqrt(layer.weight[0].numel()), dict(layer._parameters)
-        layer.__class__, layer.scaled, layer._parameters = LAYERS[type(layer)], self.scaled, {}
+        c, tensors = (
+            math.e / math.sqrt(layer.weight[0].numel()),
+            dict(layer._parameters),
+        )
+        layer.__class__, layer.scaled, layer._parameters = (
+            LAYERS[type(layer)],
+            self.scaled,
+            {},
+        )
         for key, t in tensors.items():
             if t is None:
                 layer.register_buffer(f"frozen_{key}", None)
                 continue
-            draw = torch.rand(t.shape, generator=rng.generator(seed, "signs", name, key))
+            draw = torch.rand(
+                t.shape, generator=rng.generator(seed, "signs", name, key)
+            )
             frozen = torch.where(draw < 0.5, -c, c)
             layer.register_buffer(f"frozen_{key}", frozen, persistent=False)
             score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
@@ -126,7 +144,9 @@ class Sample(Step):
             else:
                 if not torch.isfinite(s).all():
                     raise Diverged(f"The scores of {n} are NaN or infinite.")
-                m[n] = (torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()).float()
+                m[n] = (
+                    torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()
+                ).float()
         return m
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..core import SGD, Averaging, Batch, Context, Loss, Objective, inner, trained
+from ..core import SGD, Averaging, Batch, Context, Loss, Objective
 from ..errors import check_number
+from .base import inner, trained
 
 
 @dataclass(frozen=True)

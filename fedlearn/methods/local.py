@@ -16,7 +16,7 @@ from torch import nn
 from ..core import SGD, Context, Method, State, Tensors
 from ..core import Server as AveragingServer
 from ..errors import WireError
-from .base import PersonalClient, evaluate_personal, network_message, no_network
+from .edge import PersonalClient, evaluate_personal, network_message, no_network
 
 
 def nothing(k: int, data: bytes = b"") -> bytes:

@@ -32,7 +32,9 @@ from ..errors import WireError
 from ..wire.bits import Reader
 
 NUMBER = struct.Struct("<I")
-WHOLE = b"\0"  # a section that begins with this holds the tensor, with the other the steps
+WHOLE = (
+    b"\0"  # a section that begins with this holds the tensor, with the other the steps
+)
 STEPS = b"\1"
 
 
@@ -56,7 +58,9 @@ class Replay(Downlink):
 
     def check(self, method: Any) -> None:
         if getattr(method.server, "link", None) != self.link:
-            raise ValueError(f"{self!r} needs the server part KeptSteps with the same link.")
+            raise ValueError(
+                f"{self!r} needs the server part KeptSteps with the same link."
+            )
 
     def group(self, ctx: Context) -> Hashable:
         return last_known(ctx, ctx.client)
@@ -66,7 +70,9 @@ class Replay(Downlink):
         sections = {}
         for name, w in x.items():
             section = self._steps(name, since, ctx)
-            first = int(ctx.memory.get(f"from/{name}", 1))  # the oldest step that is kept
+            first = int(
+                ctx.memory.get(f"from/{name}", 1)
+            )  # the oldest step that is kept
             if since + 1 < first or len(section) >= 4 * w.numel() + 1:
                 section = WHOLE + bytes(DENSE.encode(w))
             sections[name] = section
@@ -103,7 +109,9 @@ class Replay(Downlink):
             return DENSE.decode(data[1:], ctx.schema.shapes[name]).to(w.device)
         round = reader.number(4)
         if form != STEPS[0] or round > known:
-            raise WireError(f"The section of {name} does not begin where the client's model is.")
+            raise WireError(
+                f"The section of {name} does not begin where the client's model is."
+            )
         while len(reader.remaining):
             step = reader.take(reader.number(4))
             round += 1
@@ -111,7 +119,9 @@ class Replay(Downlink):
                 at = replace(ctx, round=round, client=-1)  # where the server coded it
                 w = w + self.link.read({name: step.data}, at)[name].to(w.device)
         if round != ctx.round - 1:
-            raise WireError(f"The steps of {name} end with round {round}, not {ctx.round - 1}.")
+            raise WireError(
+                f"The steps of {name} end with round {round}, not {ctx.round - 1}."
+            )
         return w
 
 
@@ -132,7 +142,9 @@ class KeptSteps(Aggregator):
     def check(self, method: Any) -> None:
         self.of.check(method)
         if not issubclass(self.link.makes, Update):
-            raise ValueError(f"The server's steps are updates of weights, unlike {self.link!r}.")
+            raise ValueError(
+                f"The server's steps are updates of weights, unlike {self.link!r}."
+            )
 
     def validate(self, ctx: Context) -> None:
         self.of.validate(ctx)
@@ -152,7 +164,9 @@ class KeptSteps(Aggregator):
         """Drop the steps that all clients have, and those longer than the whole tensor."""
         known = min(last_known(ctx, k) for k in range(ctx.task.clients))
         first = int(ctx.memory.get(f"from/{name}", 1))
-        rounds = [t for t in range(first, ctx.round + 1) if f"step/{name}/{t}" in ctx.memory]
+        rounds = [
+            t for t in range(first, ctx.round + 1) if f"step/{name}/{t}" in ctx.memory
+        ]
         size = sum(len(ctx.memory[f"step/{name}/{t}"]) for t in rounds)
         for t in rounds:
             if t > known and size <= limit:

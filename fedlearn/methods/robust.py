@@ -28,7 +28,9 @@ class Clipped(Aggregator):
     def __post_init__(self) -> None:
         check_number("norm", self.norm, above=0)
         if Update not in self.of.needs:
-            raise ValueError(f"Clipped needs a server part that adds updates, not {self.of!r}.")
+            raise ValueError(
+                f"Clipped needs a server part that adds updates, not {self.of!r}."
+            )
 
     @property
     def needs(self) -> tuple[type, ...]:  # type: ignore[override]
@@ -83,7 +85,9 @@ class TrimmedMean(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         # whole clients, rounded up, as long as somebody is left
-        return middle(state, arrivals, lambda m: min(how_many(self.share, m), (m - 1) // 2))
+        return middle(
+            state, arrivals, lambda m: min(how_many(self.share, m), (m - 1) // 2)
+        )
 
 
 @dataclass(frozen=True)
@@ -117,22 +121,30 @@ class Krum(Aggregator):
         count = len(ctx.participants)
         least = max(2 * self.liars + 3, self.keep)
         if count < least:
-            raise ValueError(f"{self!r} needs at least {least} clients a round, not {count}.")
+            raise ValueError(
+                f"{self!r} needs at least {least} clients a round, not {count}."
+            )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         updates = [a.update for a in arrivals]
         names = updates[0].keys()
         if any(u.keys() != names for u in updates):
-            raise ValueError("Krum compares whole updates; some clients sent different tensors.")
+            raise ValueError(
+                "Krum compares whole updates; some clients sent different tensors."
+            )
         m = len(updates)
-        squares = torch.zeros(m, m, dtype=torch.float64)  # of distances, between all pairs
+        squares = torch.zeros(
+            m, m, dtype=torch.float64
+        )  # of distances, between all pairs
         for name in names:
             rows = torch.stack([u[name].flatten() for u in updates])
             exact = "donot_use_mm_for_euclid_dist"
             distances = torch.cdist(rows, rows, compute_mode=exact)
             squares += distances.cpu().double().square()
         closest = max(1, m - self.liars - 2)
-        scores = squares.sort(1).values[:, 1 : 1 + closest].sum(1)  # the first is itself
+        scores = (
+            squares.sort(1).values[:, 1 : 1 + closest].sum(1)
+        )  # the first is itself
         order = scores.argsort(stable=True)[: self.keep]
         best = [updates[i] for i in order]
         new = dict(state)

@@ -38,7 +38,9 @@ class Pool(Code):
     def validate(self, ctx: Context) -> None:
         if self.share and not pooled_layers(ctx.schema, self.share):
             text = "RPN pools convolution kernels, of which this network has none"
-            warnings.warn(f"{text}: all of it travels whole, as in FedAvg.", stacklevel=6)
+            warnings.warn(
+                f"{text}: all of it travels whole, as in FedAvg.", stacklevel=6
+            )
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)

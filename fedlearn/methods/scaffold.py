@@ -16,22 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..core import (
-    Aggregator,
-    Arrivals,
-    Averaging,
-    Context,
-    Downlink,
-    Shifted,
-    Step,
-    Tensors,
-    Update,
-    Uplink,
-    mean_update,
-)
+from ..core import Aggregator, Arrivals, Averaging, Context, Downlink, Step, Tensors, Update, Uplink
 from ..errors import check_number
 from ..models import state_of
-from .base import Added
+from .base import Added, Shifted, mean_update
 
 
 class Controlled(Shifted):
@@ -56,7 +44,9 @@ class Controls(Added):
         return variates(net)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return x | {c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in variates(ctx.net)}
+        return x | {
+            c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in variates(ctx.net)
+        }
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,10 @@ class Controlling(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         moved = [n for n in state if n not in ctx.schema.buffers]
-        c = {f"c/{n}": ctx.memory.get(f"c/{n}", torch.zeros_like(state[n])) for n in moved}
+        c = {
+            f"c/{n}": ctx.memory.get(f"c/{n}", torch.zeros_like(state[n]))
+            for n in moved
+        }
         d, share = mean_update(state | c, arrivals, ctx)
         ctx.memory |= {n: t + share * d[n] for n, t in c.items()}
         return {n: x + (self.lr if n in moved else 1) * d[n] for n, x in state.items()}

@@ -24,10 +24,10 @@ from ..core import (
     Tensors,
     Update,
     Uplink,
-    summed,
 )
 from ..errors import check_number
 from ..wire import Signs
+from .base import summed
 from .replay import KeptSteps, Replay
 
 
@@ -42,7 +42,9 @@ class Majority(Aggregator):
 
     def check(self, method: Any) -> None:
         if not method.uplink.votes:
-            raise ValueError(f"{self!r} counts the signs of dense updates, not {method.uplink!r}.")
+            raise ValueError(
+                f"{self!r} counts the signs of dense updates, not {method.uplink!r}."
+            )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)
@@ -63,8 +65,14 @@ def signsgd(lr: float = 0.1, server_lr: float = 0.01) -> Averaging:
     * sign of the update of a round; not measured: a message a batch is another task
     * a tie counts as up, so does an entry that did not move: 0.03 % of an update's entries are 0
     """
-    votes, steps = (Uplink(Update(), Lossy(Signs(scaled), whole=0)) for scaled in (False, True))
+    votes, steps = (
+        Uplink(Update(), Lossy(Signs(scaled), whole=0)) for scaled in (False, True)
+    )
     server = KeptSteps(steps, Majority(server_lr))
     return Averaging(
-        "signsgd", optimizer=SGD(lr), uplink=votes, downlink=Replay(steps), server=server
+        "signsgd",
+        optimizer=SGD(lr),
+        uplink=votes,
+        downlink=Replay(steps),
+        server=server,
     )

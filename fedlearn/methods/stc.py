@@ -31,5 +31,9 @@ def stc(lr: float = 0.1, ratio: float = 1 / 32) -> Averaging:
     """
     link = Uplink(Update(), Feedback(), Lossy(TopK(ratio, "sign")))
     return Averaging(
-        "stc", optimizer=SGD(lr), uplink=link, downlink=Replay(link), server=KeptSteps(link)
+        "stc",
+        optimizer=SGD(lr),
+        uplink=link,
+        downlink=Replay(link),
+        server=KeptSteps(link),
     )

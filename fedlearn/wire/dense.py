@@ -3,19 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch._utils import _flatten_dense_tensors
 
 from ..errors import Diverged, WireError, check_number, pick
 from .base import Coder, Shape, brief
 from .bits import finite, numbers
 
-LARGE = 2**20  # entries: to copy more takes longer than to take each tensor as it lies
 FLOATS = {32: "<f4", 16: "<f2"}  # bits -> numpy's name
 WHOLE = {1: "<u1", 2: "<u2", 4: "<u4"}  # bytes -> numpy's name
 
@@ -23,45 +21,35 @@ WHOLE = {1: "<u1", 2: "<u2", 4: "<u4"}  # bytes -> numpy's name
 def write_floats(
     tensors: Sequence[torch.Tensor], dtype: str = "<f4"
 ) -> list[memoryview]:
-    """Tensors -> the bytes of each; ``Diverged`` if half precision cannot hold a value.
+    """Tensors -> the bytes of each, cut from one buffer.
 
-    The bytes are cut from one buffer. Large tensors are not copied into it.
+    ``Diverged`` if half precision cannot hold a value.
     """
-    sizes = [t.numel() for t in tensors]
-    if not tensors or (len(tensors) > 1 and sum(sizes) > LARGE):
-        return [write_floats([t], dtype)[0] for t in tensors]
+    if not tensors:
+        return []
     x = numbers(_flatten_dense_tensors(tensors))
     with np.errstate(over="ignore"):
         values = x.astype(dtype, copy=False)
     if dtype != "<f4" and not np.isfinite(values).all():
         raise Diverged("A value is NaN, infinite or too large for half precision.")
     data = values.view(np.uint8).data
-    ends = accumulate((n * values.itemsize for n in sizes), initial=0)
+    sizes = [t.numel() * values.itemsize for t in tensors]
+    ends = accumulate(sizes, initial=0)
     return [data[begin:end] for begin, end in pairwise(ends)]
 
 
 def read_floats(
     sections: Sequence[Any], shapes: Sequence[Shape], dtype: str = "<f4"
-) -> tuple[torch.Tensor, ...]:
+) -> list[torch.Tensor]:
     """The inverse: float32; ``WireError`` for a wrong size, NaN or infinity."""
     width = np.dtype(dtype).itemsize
     for section, shape in zip(sections, shapes, strict=True):
         check_size(section, shape, width)
-    if len(sections) > 1 and sum(map(len, sections)) > LARGE * width:
-        pairs = zip(sections, shapes, strict=True)
-        return tuple(
-            read_floats([section], [shape], dtype)[0] for section, shape in pairs
-        )
     copy = bytearray().join(sections)  # tensors are written to, messages are not
     values = np.frombuffer(copy, dtype).astype(np.float32, copy=False)
-    x = torch.from_numpy(finite(values))
-    return _unflatten_dense_tensors(x, templates(tuple(map(tuple, shapes))))
-
-
-@lru_cache
-def templates(shapes: tuple[Shape, ...]) -> list[torch.Tensor]:
-    """Tensors of these shapes without memory."""
-    return [torch.empty(shape, device="meta") for shape in shapes]
+    sizes = [len(section) // width for section in sections]
+    parts = torch.from_numpy(finite(values)).split(sizes)
+    return [x.reshape(shape) for x, shape in zip(parts, shapes, strict=True)]
 
 
 def check_size(section: Any, shape: Shape, width: int) -> None:

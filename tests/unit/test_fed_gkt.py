@@ -236,6 +236,16 @@ def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     assert played(server, clients, state, 3, ()) is state  # nobody came: nothing to learn from
 
 
+def test_features_on_disk_change_nothing(task, monkeypatch):
+    stored, real, need = [], gkt.on_disk, 4 * 120 * 256  # bytes of all clients' features
+    monkeypatch.setattr(gkt, "on_disk", lambda H: stored.append(H.numel()) or real(H))
+    whole, other = (
+        fl.run(fl.methods.fed_gkt(memory_limit=limit, **LATE), task, 2)
+        for limit in (need, need - 1)
+    )
+    assert whole == other and sum(stored) == 2 * 120 * 256
+
+
 def test_a_round_whose_soft_labels_cannot_be_sent_is_not_taken(task, monkeypatch):
     def train(server, t, clients, memory):
         [*server.f_s.parameters()][-1].data.fill_(1e5)  # the bias of the logits

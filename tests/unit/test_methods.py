@@ -18,7 +18,7 @@ from fedlearn.methods.fedpm import Masked
 from fedlearn.methods.rpn import Pool
 from fedlearn.models import state_of
 from fedlearn.parts import Arrival, Context, Continued
-from fedlearn.wire import DOWN, UP, Message, Schema, Signs, TopK, pack
+from fedlearn.wire import DOWN, Message, Schema, Signs, TopK, pack
 
 METHODS = sorted(fl.methods.METHODS)
 AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 import fedlearn as fl
-from fedlearn.core import local
 from fedlearn import cli, recipes, reproduce, results
 from fedlearn.cli import main
 from fedlearn.core import federation as rounds
+from fedlearn.core import local
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 
