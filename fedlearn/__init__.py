@@ -64,7 +64,8 @@ _FRONT = {
     Experiment=experiment:Experiment History=history:History Mean=core:Mean Method=core:Method
     Meter=costs:Meter SGD=core:SGD Settings=settings:Settings TaskLoss=core:TaskLoss
     TaskNetwork=core:TaskNetwork Uplink=core:Uplink WireError=errors:WireError book callbacks
-    check=book.check:check claims=ledger clients=core:clients cost=costs:cost data engines explore=book.explorers:explore
+    check=book.check:check claims=ledger clients=core:clients cost=costs:cost data engines
+    explore=book.explorers:explore
     flower=engines.flower initial_network=core.local:initial_network link methods models
     partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
     repopt_search=methods.fed_repopt_search:search results rng run=core:run

@@ -14,7 +14,6 @@ from .message import (
     assemble,
     pack,
     same_body,
-    take_apart,
     unpack,
 )
 from .quantised import QSGD, Signs, TernGrad, Uniform

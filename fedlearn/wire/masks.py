@@ -32,10 +32,8 @@ class Mask(Coder):
             raise ValueError("A mask holds only zeros and ones.")
         ones = np.count_nonzero(bits)
         zeros = len(bits) - ones
-        if ones == 0:
-            return bytes([ZEROS])
-        if zeros == 0:
-            return bytes([ONES])
+        if ones == 0 or zeros == 0:
+            return bytes([ONES if ones else ZEROS])
         plain = pack_fields(bits, 1)
         coded = struct.pack("<I", ones)
         coded += range_encode(bits, np.array([zeros, ones]))
@@ -51,10 +49,8 @@ class Mask(Coder):
 
     def _bits(self, reader: Reader, n: int) -> np.ndarray:
         form = reader.number(1)
-        if form == ZEROS:
-            return np.zeros(n)
-        if form == ONES:
-            return np.ones(n)
+        if form in (ZEROS, ONES):
+            return np.full(n, form)
         if form == PLAIN:
             return reader.fields(n, 1)
         if form != CODED:

@@ -54,12 +54,12 @@ class Schema:
     def limit(self) -> int:
         """Bytes that no message exceeds.
 
-        A coder takes at most eight an entry and 64 a tensor, the envelope five a
-        tensor.
+        A coder takes at most eight an entry and 64 a tensor, the envelope takes five
+        a tensor.
         """
         entries = sum(prod(shape) for shape in self.shapes.values())
         envelope = _HEADER.size + _CRC.size
-        return envelope + (64 + 5) * len(self.shapes) + 8 * entries
+        return envelope + 69 * len(self.shapes) + 8 * entries
 
 
 @dataclass(frozen=True)

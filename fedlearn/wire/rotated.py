@@ -42,7 +42,7 @@ def _turns(n: int, generator: torch.Generator) -> Iterator[tuple[slice, torch.Te
     """The first, the last and again the first piece of length 2^k <= n, each with
     random signs."""
     piece = 1 << n.bit_length() - 1
-    first = slice(0, piece)
+    first = slice(piece)
     last = slice(n - piece, n)
     for part in (first, last, first):
         size = math.ceil(piece / 8)

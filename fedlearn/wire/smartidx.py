@@ -80,8 +80,7 @@ class SmartIdx(Sparse):
         selected[whole] = False
         selected[shared] = False
         single = np.flatnonzero(selected)
-        parts.append(encode_positions(single, x.size))
-        parts.append(pack_signs(x.reshape(-1)[single]))
+        parts += [encode_positions(single, x.size), pack_signs(x.reshape(-1)[single])]
         return b"".join(parts)
 
     def decode(self, section: Any, shape: Shape) -> torch.Tensor:
