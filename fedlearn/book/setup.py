@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
+from ..core import Method, run
 from ..errors import pick
 from ..history import History
-from ..method import Method
-from ..round import run
 from ..settings import whole_number
 from ..tasks import TASKS, Task
 from .show import Shown

@@ -109,7 +109,6 @@ OUT_OF_RANGE = [
     (SGD, {"nesterov": True}),
     (Adam, {"eps": 0}),
     (Shifted, {"decay": 0.5}),
-    (Continued, {"of": 0.1}),
     (Smoothed, {"eps": 1.0}),
 ]
 
