@@ -217,5 +217,7 @@ class FixedMessage:
         for name, section in sections.items():
             coder = self.coders.get(name, DENSE)
             tensor = coder.decode(section, self.schema.shapes[name])
+            if tensor.is_floating_point():
+                tensor = tensor.to(torch.get_default_dtype())
             tensors[name] = tensor.to(self.device)
         return tensors
