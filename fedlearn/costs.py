@@ -123,11 +123,11 @@ def cost(
     check_whole("rounds", rounds)
     uplink, downlink, latency = check(**pick(link, PRESETS, "link"))
     name, task = trial(network, input, seed)
-    fedavg = method_of("fedavg")
+    fedavg: Any = method_of("fedavg")
     dense = measured(fedavg, task)
     rows = []
     for method in chosen(methods):
-        row = {"method": method.name}
+        row: dict[str, Any] = {"method": method.name}
         rows.append(row)
         try:
             row |= dense if method == fedavg else measured(method, task)
