@@ -69,6 +69,9 @@ class Side:
             name: t.clone(memory_format=torch.contiguous_format)
             for name, t in self.tensors.items()
         }
+        # integer buffers, such as counts of batches, begin anew at each client
+        self.counts = [b for b in self.net.buffers() if not b.is_floating_point()]
+        self.first_counts = [b.clone() for b in self.counts]
         self._drawn: dict[int, tuple[int, ...]] = {}
 
     @cached_property
@@ -93,6 +96,8 @@ class Side:
     def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
         """This side's network with these weights, as it is in round ``t``."""
         local.load(self.tensors, weights)
+        for count, first in zip(self.counts, self.first_counts, strict=True):
+            count.copy_(first)
         self.method.model.refresh(self.net, self.task, t)
         return self.net
 
@@ -533,7 +538,8 @@ def run(
         connect(engine, client, threads, memory_limit) as clients,
     ):
         about = describe(method, task, settings, threads)
-        history = History(method.name, about | {"engine": clients.about})
+        about |= {"engine": clients.about, "network": local.digest(server.net)}
+        history = History(method.name, about)
         state = server.start()
         if checkpoint is not None:
             saved = checkpoints.resume(

@@ -86,10 +86,19 @@ def one_line(error: Exception) -> str:
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:
-    """What a network learns, by name: parameters, then floating-point buffers; its own tensors, not
-    copies. Nothing that the package computes reads the integer ones (``num_batches_tracked``)."""
-    tensors = net.state_dict(keep_vars=True)
-    return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
+    """The tensors that training changes, by name: trained parameters and floating-point buffers.
+
+    They are the network's own, not copies. A tied weight has its first name only. Frozen
+    parameters are left out: both sides have them from the seed, so they never travel.
+    """
+    tensors: dict[str, Tensor] = {}
+    seen = set()
+    for name, t in net.state_dict(keep_vars=True).items():
+        frozen = isinstance(t, nn.Parameter) and not t.requires_grad
+        if t.is_floating_point() and not frozen and id(t) not in seen:
+            seen.add(id(t))
+            tensors[name] = t.detach()
+    return tensors
 
 
 def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
