@@ -109,18 +109,6 @@ class Context:
     def steps(self, client: int) -> int:
         """How many local steps a client takes in a round: E epochs of its batches."""
         n = self.task.sizes[client]
-        return self.settings.epochs * len(batches(n, self.settings.batch_size, self.net))
-
-    def kept(self, key: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
-        """For each trained parameter, the client's memory of ``key``/name; zero at first."""
-        tensors = []
-        names = [n for n, p in self.net.named_parameters() if p.requires_grad]
-        for name, p in zip(names, params, strict=True):
-            if isinstance(self.memory, list):
-                zero = torch.zeros_like(p[0])
-                rows = [memory.get(f"{key}/{name}", zero) for memory in self.memory]
-                tensors.append(torch.stack(rows))
-            else:
-                zero = torch.zeros_like(p)
-                tensors.append(self.memory.get(f"{key}/{name}", zero).clone())
-        return tensors
+        return self.settings.epochs * len(
+            batches(n, self.settings.batch_size, self.net)
+        )

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -77,13 +76,6 @@ def new_network(model: "Model", task: Any) -> nn.Module:
         if p.dim() == 4:
             p.data = p.data.to(memory_format=layout(net))
     return net
-
-
-def digest(net: nn.Module) -> str:
-    """A hash of the network's layers, names and shapes, by which a checkpoint knows it."""
-    shapes = [(name, tuple(t.shape)) for name, t in net.state_dict().items()]
-    text = f"{net} {shapes}"
-    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def initial_network(method: Any, task: Any) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,13 @@ def state_of(net: nn.Module) -> dict[str, Tensor]:
             seen.add(id(t))
             tensors[name] = t.detach()
     return tensors
+
+
+def digest(net: nn.Module) -> str:
+    """A hash of the network's layers, names and shapes, by which a checkpoint knows it."""
+    shapes = [(name, tuple(t.shape)) for name, t in net.state_dict().items()]
+    text = f"{net} {shapes}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
