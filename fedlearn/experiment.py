@@ -159,9 +159,9 @@ class Experiment(Settings):
 
     def make_task(self) -> "Task":
         """The task, with its data loaded and split."""
-        from .tasks import TASKS
+        from . import seeing, tasks
 
-        make = pick(self.task, TASKS, "task")
+        make = pick(self.task, tasks.TASKS | seeing.TASKS, "task")
         stated = {name: getattr(self, name) for name in inspect.signature(make).parameters}
         if isinstance(self.clients, str) and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
