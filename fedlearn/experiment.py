@@ -53,7 +53,7 @@ class Experiment(Settings):
         a network of fedlearn.models, or your own, a function (shape, classes) -> module:
         mine.py:name or module:name; None: the data set's own
     augment : tuple of str
-        crop or flip, to detect and to segment also scale
+        crop or flip; to detect and to segment flip
     metrics : tuple of str
         measure more on the test set: per_class; of masks per_class_iou, of boxes per_class_ap;
         per_client, client_spread, worst_client, personal of clients' own test samples;

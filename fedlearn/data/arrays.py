@@ -1,4 +1,5 @@
-"""Arrays as a ``Source``: samples with labels, with numbers, sequences of tokens. (``forms`` makes arrays of tables, files and data sets.)
+"""Arrays as a ``Source``: samples with labels, with numbers, sequences of tokens.
+(``forms`` makes arrays of tables, files and data sets.)
 
 x is images [n, channels, height, width], [n, height, width, channels] with 1, 3 or 4 channels,
 [n, height, width], or vectors [n, features], which become [n, 1, 1, features]; uint8 stays uint8,
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 
 from ..arguments import check_value, checked, short
-from ..errors import DataError
 from ..settings import whole_number
 from .sources import Source, moments
 

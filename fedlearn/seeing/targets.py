@@ -134,8 +134,8 @@ def _rows(objects: Any) -> np.ndarray:
         rows = np.zeros((1, 0))
     if rows.shape[1] not in (5, 6):
         raise DataError(
-            "Objects are rows of x1, y1, x2, y2, class, and maybe 1 or 2 for what is ignored, not "
-            f"{short(objects)}."
+            "Objects are rows of x1, y1, x2, y2, class, and maybe 1 or 2 for an "
+            f"ignored one, not {short(objects)}."
         )
     return np.pad(rows, ((0, 0), (0, 6 - rows.shape[1])))
 
@@ -151,9 +151,9 @@ def _check_objects(
     right &= np.isin(kind, np.arange(classes)) & np.isin(ignored, (0, 1, CROWD))
     if not right.all():
         raise DataError(
-            f"{picture} has an object {rows[~right][0].tolist()}, which is no x1 < x2 and y1 < y2 "
-            f"inside {width} x {height} pixels, a class from 0 to {classes - 1}, and 0, 1 or "
-            f"{CROWD}."
+            f"{picture} has an object {rows[~right][0].tolist()}, which is no x1 < x2 and "
+            f"y1 < y2 inside {width} x {height} pixels, a class from 0 to {classes - 1}, "
+            f"and 0, 1 or {CROWD}."
         )
 
 
@@ -181,11 +181,9 @@ def _source(
         raise DataError(
             f"{len(x)} images, {chosen.sum()} of them to test, are too few."
         )
-    parts = [
-        torch.from_numpy(part)
-        for part in (x[~chosen], y[~chosen], x[chosen], y[chosen])
-    ]
-    mean, std = moments(parts[0])
+    arrays = x[~chosen], y[~chosen], x[chosen], y[chosen]
+    train_x, train_y, test_x, test_y = map(torch.from_numpy, arrays)
+    mean, std = moments(train_x)
     std = tuple(s or 1.0 for s in std)
     fields = {"labels": labels[~chosen], "counts": counts[~chosen], **fields}
-    return Source(name, *parts, mean, std, classes, **fields)
+    return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, **fields)

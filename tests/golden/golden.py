@@ -60,7 +60,7 @@ def digest(state: dict[str, torch.Tensor]) -> str:
 def history(method: str, case: str, engine: str) -> dict:
     """What a run leaves behind, or the type of the error that refuses it."""
     task, how = CASES[case]
-    make = getattr(fl.tasks, task["task"])
+    make = (fl.tasks.TASKS | fl.seeing.TASKS)[task["task"]]
     task = make("digits", seed=0, device="cpu", **{k: v for k, v in task.items() if k != "task"})
     entry, how = {"method": method, "case": case, "engine": engine}, how | {"engine": engine}
     try:
