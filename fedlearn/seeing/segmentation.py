@@ -127,8 +127,8 @@ def segmentation(**arguments: Any) -> Segmentation:
     --------
     >>> import numpy as np
     >>> import fedlearn as fl
-    >>> pictures, masks = np.zeros((4, 64, 64), np.uint8), np.ones((4, 64, 64),
-    np.uint8)
+    >>> pictures = np.zeros((4, 64, 64), np.uint8)
+    >>> masks = np.ones((4, 64, 64), np.uint8)
     >>> source = fl.seeing.from_masks(pictures, masks, classes=2, test=0.5)
     >>> fl.seeing.segmentation(source, clients=2).held.tolist()
     [[0, 4096], [0, 4096]]

@@ -151,9 +151,9 @@ def _check_objects(
     right &= np.isin(kind, np.arange(classes)) & np.isin(ignored, (0, 1, CROWD))
     if not right.all():
         raise DataError(
-            f"{picture} has an object {rows[~right][0].tolist()}, which is no x1 < x2 and "
-            f"y1 < y2 inside {width} x {height} pixels, a class from 0 to {classes - 1}, "
-            f"and 0, 1 or {CROWD}."
+            f"{picture} has an object {rows[~right][0].tolist()}, which is no x1 < x2 "
+            f"and y1 < y2 inside {width} x {height} pixels, a class from 0 to "
+            f"{classes - 1}, and 0, 1 or {CROWD}."
         )
 
 
