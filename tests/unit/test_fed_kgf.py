@@ -156,8 +156,9 @@ def test_random_kernels_are_the_networks_own_and_stay():
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_trained_copies_begin_as_equation_2_says_and_are_discarded(task, engine):
+def test_trained_copies_begin_as_equation_2_says_and_are_discarded(smooth, engine):
     """Two rounds by hand: what each client made of its copies is gone in the second."""
+    task = fl.tasks.classification("digits", 4, train=80, test=40, network=smooth)
     method = fl.methods.fed_kgf(0.3, base_kernels=8, groups=1, copies="trained")
     history = fl.run(method, task, 2, engine=engine, progress=False)
     net, its = fl.initial_network(method, task), fl.Settings()

@@ -184,12 +184,15 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("steps", CHAINS, ids=repr)
-def test_up_and_down_and_stacked(task, steps):
+def test_up_and_down_and_stacked(smooth, steps):
     """Fewer bytes than dense, up and down, where the steps of the server go through the same chain.
     Stacked and one by one agree on bytes."""
+    task = fl.tasks.classification(
+        "digits", 4, "dirichlet:0.5", train=240, test=100, network=smooth
+    )
     link, dense = fl.Uplink(Update(), *steps), fl.run(FEDAVG, task, 2)
     both = FEDAVG.but(uplink=link, downlink=Replay(link), server=KeptSteps(link))
     ours, stacked = (fl.run(both, task, 2, engine=e) for e in ("sequential", "stacked"))
     assert (ours.bytes_up < dense.bytes_up).all() and ours.bytes_down[1] < dense.bytes_down[1]
     assert abs(1 - stacked.bytes_up[-1] / ours.bytes_up[-1]) < 0.01
-    assert math.isclose(stacked.loss[-1], ours.loss[-1], rel_tol=0.05)
+    assert math.isclose(stacked.loss[-1], ours.loss[-1], rel_tol=0.01)

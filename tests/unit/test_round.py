@@ -27,7 +27,10 @@ def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
 
 
-def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(task):
+def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(smooth):
+    task = fl.tasks.classification(
+        "digits", 4, "dirichlet:0.5", train=240, test=20, network=smooth
+    )
     net = fl.initial_network(FEDAVG, task)
     w = {n: t.clone() for n, t in state_of(net).items()}
     for t in (1, 2):

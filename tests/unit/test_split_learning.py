@@ -69,6 +69,8 @@ def batches(task, k):
     return math.ceil(task.sizes[k] / B)
 
 
+# oneDNN sums in another order for each layout of the maps
+@torch.backends.mkldnn.flags(enabled=False)
 @pytest.mark.parametrize("part", [SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
 def test_it_is_training_of_the_whole(part):
     """An optimiser's moments live through the steps of a turn, on both sides, and begin anew with
@@ -90,7 +92,7 @@ def test_it_is_training_of_the_whole(part):
                     part.step(whole, grads, optimizer_state)
     expected = [*state_of(f_e).values(), *state_of(f_s).values()]
     for mine, theirs in zip(state.values(), expected, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-3, rtol=1e-2)
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_a_fresh_client_for_every_exchange_gives_the_same_bytes():
