@@ -183,13 +183,14 @@ class Server(Side):
         last_seen: Mapping[int, int] = {},
     ) -> State:
         """The next state. Without a single arrival it stays as it is."""
+        streamed = not isinstance(arrivals, list)  # they come while clients train
         arrivals = iter(arrivals)
         first = next(arrivals, None)
         if first is None:
             return state
         uplink = self.method.uplink
         expected = {}
-        for k in self.participants(t):
+        for k in self.participants(t) if streamed else ():
             expected[k] = uplink.expected(self.context(t, k, self.up, {}))
         memory = dict(state.memory)
         ctx = self.context(
