@@ -19,7 +19,6 @@ small = "--clients 3 --train 60 --test 30 --rounds 2 --no-progress".split()
 for words in (
     ["run", "fedavg", *small],
     ["compare", "fedavg", "rpn", "fed_kgf", *small, "--link", "LTE", "--seed", "0", "1"],
-    ["cost", "digits_cnn", "--input", "1x8x8", "--methods", "fedavg,qsgd"],
     ["methods"],
     ["check"],
 ):
@@ -31,6 +30,8 @@ LACKS = {
     "plot": [
         lambda: fl.plot,
         history.to_pandas,
+        lambda: fl.cost("digits_cnn", "1x8x8"),
+        fl.Meter().table,
         lambda: fl.summary({"FedAvg": history}),
         fl.results.tables,
         lambda: fl.results.paired({0: 1.0}, {0: 2.0}),
@@ -42,7 +43,7 @@ LACKS = {
         lambda: main(["run", "fedavg", "--dataset", "cifar10"]),
     ],
     "seeing": [
-        lambda: fl.tasks.detection("digits"),
+        lambda: fl.seeing.detection("digits"),
         lambda: main(["run", "fedavg", "--task", "segmentation"]),
         lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
     ],
