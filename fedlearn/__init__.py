@@ -22,24 +22,24 @@ if TYPE_CHECKING:
         models,
         parts,
         plot,
-        results,
         rng,
         tasks,
         wire,
     )
-    from . import ledger as claims
     from .book.check import check, progress, solution
     from .book.explorers import explore
     from .costs import cost
     from .data import partition
     from .errors import DataError, WireError
-    from .experiment import Experiment
     from .history import History
+    from .lab import ledger as claims
+    from .lab import results
+    from .lab.experiment import Experiment
+    from .lab.results import summary
     from .local import initial_network, refit
     from .method import Method
     from .methods.fed_repopt_search import search as repopt_search
     from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
-    from .results import summary
     from .round import Averaging, clients, run
     from .settings import Settings
 
@@ -51,14 +51,14 @@ _FRONT = {
         text.partition("=")
         for text in """
     Adam=parts:Adam Averaging=round:Averaging DataError=errors:DataError Downlink=parts:Downlink
-    Experiment=experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
+    Experiment=lab.experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
     SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
-    claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
+    claims=lab.ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
     initial_network=local:initial_network link meter methods models partition=data.partition parts
     plot progress=book.check:progress refit=local:refit
-    repopt_search=methods.fed_repopt_search:search results rng run=round:run
-    solution=book.check:solution summary=results:summary tasks wire
+    repopt_search=methods.fed_repopt_search:search results=lab.results rng run=round:run
+    solution=book.check:solution summary=lab.results:summary tasks wire
     """.split()
     )
 }

@@ -25,7 +25,7 @@ from . import local
 from .checkpoint import apart, write_tensors
 from .context import Tensors
 from .errors import StartError, WireError
-from .experiment import Experiment, read_pairs
+from .lab.experiment import Experiment, read_pairs
 from .extensions import FILES
 from .method import EVALUATE, Method
 from .round import describe, good_threads, run

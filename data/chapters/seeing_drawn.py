@@ -17,7 +17,7 @@ from zlib import compress
 import torch
 
 import fedlearn as fl
-from fedlearn import recipes
+from fedlearn.lab import recipes
 from fedlearn.book.grids import chapter_file, origin
 from fedlearn.data.sources import data_path
 from fedlearn.files import to_json, write_text

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import link, results
+from .. import link
 from ..context import label, provides
-from ..experiment import Experiment
 from ..history import History
-from ..recipes import APART
+from ..lab import results
+from ..lab.experiment import Experiment
+from ..lab.recipes import TRIAL_SEED as APART
 from ..round import Averaging
 from .check import Function, number, varied
 from .grids import Row, chapter_file, command_line, fill, stored, trained

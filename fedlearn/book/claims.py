@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import ledger as claims
-from .. import results
 from ..files import to_json
 from ..history import MEASURES, History
-from ..recipes import SCALES, results_folder
-from ..results import FEW, paired, spread
+from ..lab import ledger as claims
+from ..lab import results
+from ..lab.recipes import SCALES, results_folder
+from ..lab.results import FEW, paired, spread
 from . import datatable
 from .grids import chapter_file
 from .show import Shown, inline, missing, table

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import link, results
+from .. import link
 from ..history import History
+from ..lab import results
 from .grids import chapter_file
 from .show import Chart, chart
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.sources import data_path
 from ..errors import extra
-from ..experiment import Experiment
 from ..files import read_yaml, to_json, write_text
+from ..lab.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas
@@ -100,7 +100,7 @@ def origin(command: str) -> dict[str, Any]:
     """Which code made a file here and now, by which command, on what."""
     import torch
 
-    from ..results import provenance
+    from ..lab.results import provenance
 
     return {
         **provenance(),

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import recipes, results
 from ..history import MEASURES
-from ..results import spread
+from ..lab import recipes, results
+from ..lab.results import spread
 from . import choosing, datatable
 from .claims import TESTED, dagger
 from .show import Shown

@@ -8,8 +8,9 @@ import ray
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli, flower
-from fedlearn.experiment import Experiment
+from fedlearn import flower
+from fedlearn.lab import cli
+from fedlearn.lab.experiment import Experiment
 
 from .conftest import small
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fedlearn as fl
-from fedlearn import DataError, cli
+from fedlearn import DataError
 from fedlearn.data import partition as P
 from fedlearn.data.arrays import NOTHING, VOID, from_boxes, from_masks
+from fedlearn.lab import cli
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "own_data.md"
 X = np.random.default_rng(0).integers(0, 256, (60, 6, 8, 3), np.uint8)  # channel last

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli
+from fedlearn.lab import cli
 from fedlearn.arguments import check_value
 from fedlearn.errors import DataError
 

@@ -10,8 +10,8 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli, runs
-from fedlearn.cli import main
-from fedlearn.experiment import Experiment
+from fedlearn.lab.cli import main
+from fedlearn.lab.experiment import Experiment
 
 SMALL = "--clients 3 --rounds 2 --train 120 --test 50".split()
 # every field as it is not by default
@@ -62,7 +62,7 @@ def test_help_does_not_wait_for_torch():
     commands = [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS)]
     program = f"""
 import sys
-from fedlearn.cli import main
+from fedlearn.lab.cli import main
 for arguments in {commands}:
     try:
         main(arguments)

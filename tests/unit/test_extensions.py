@@ -6,7 +6,8 @@ import json
 import pytest
 
 import fedlearn as fl
-from fedlearn import cli, methods
+from fedlearn import methods
+from fedlearn.lab import cli
 
 MINE = """
 import fedlearn as fl

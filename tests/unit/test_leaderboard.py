@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_results import history
 
-from fedlearn import cli, recipes, results
+from fedlearn.lab import cli, recipes, results
 from fedlearn.book import leaderboard
 from fedlearn.data.sources import data_path
 

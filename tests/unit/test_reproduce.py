@@ -10,7 +10,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, recipes, reproduce, results
 from fedlearn import round as rounds
-from fedlearn.cli import main
+from fedlearn.lab.cli import main
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 

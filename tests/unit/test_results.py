@@ -9,7 +9,7 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import recipes, reproduce, results
-from fedlearn.cli import main
+from fedlearn.lab.cli import main
 from fedlearn.data.sources import data_path
 
 

@@ -8,7 +8,8 @@ import torch
 from test_stacked import trained_both_ways
 
 import fedlearn as fl
-from fedlearn import cli, models
+from fedlearn import models
+from fedlearn.lab import cli
 from fedlearn.models import yolo
 
 KINDS = {"detection": ("mAP@0.5", "map_50_95"), "segmentation": ("mIoU", "pixel_accuracy")}

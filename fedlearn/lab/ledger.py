@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .data.partition import Table
-from .data.sources import data_path
-from .errors import extra
-from .files import read_yaml
-from .models import NETWORKS, multiply_adds, state_of
-from .models.reparam import blocks, collapse, deploy, unit
-from .models.repopt import multipliers, target
+from ..data.partition import Table
+from ..data.sources import data_path
+from ..errors import extra
+from ..files import read_yaml
+from ..models import NETWORKS, multiply_adds, state_of
+from ..models.reparam import blocks, collapse, deploy, unit
+from ..models.repopt import multipliers, target
 
 if TYPE_CHECKING:
     import pandas as pd  # takes long to load: only where a table is made
@@ -179,7 +179,7 @@ def generated(bound: float, steps: int = 400) -> tuple[float, float]:
 @cache
 def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
     """A network on torch's meta device: shapes without memory."""
-    from .models import fcn, yolo
+    from ..models import fcn, yolo
 
     makers = NETWORKS | {"yolov3": yolo.YOLOv3, "fcn32s": fcn.FCN32s, "yolox": yolo.YOLOX}
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
