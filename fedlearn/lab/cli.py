@@ -249,7 +249,7 @@ def check_files(words: Words, runs: list[Experiment], ends: list[str]) -> list[P
     from ..files import check_writable, is_device
 
     out = words.out if words.out != "-" else None
-    beside = out if out and not is_device(Path(out)) else "fedlearn.json"
+    beside = out if out and not is_device(check_writable(out)) else "fedlearn.json"
     base = Path(words.checkpoint or beside)
     checkpoints = [base.with_suffix(f".{stem(e)}.checkpoint") for e in runs]
     if words.checkpoint and len(runs) == 1:

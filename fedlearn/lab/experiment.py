@@ -113,7 +113,10 @@ class Experiment(Settings):
         if self.lr is not None and "lr" in self.options:
             raise ValueError("lr is stated twice: state lr, or the method's option lr.")
         for name in ("options", "augment", "metrics"):
-            object.__setattr__(self, name, _tuples(getattr(self, name)))
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise ValueError(f"{name} must be a list, not {value!r}.")
+            object.__setattr__(self, name, _tuples(value))
 
     @property
     def settings(self) -> Settings:

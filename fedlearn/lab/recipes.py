@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import parts
+from ..data.published import known
 from ..data.sources import data_path
-from ..errors import error_text, extra, pick
+from ..errors import DataError, error_text, extra, pick
 from ..files import read_yaml, to_json, write_text
 from ..history import History
 from ..method import Method
@@ -92,6 +93,11 @@ class Run:
         e = self.experiment
         task = "" if e.task == "classification" else e.task
         return " ".join(f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".split())
+
+    @property
+    def dataset(self) -> str:
+        """Task and data set."""
+        return f"{self.experiment.task} {self.experiment.dataset}"
 
     @property
     def searches(self) -> list["Run"]:
@@ -178,7 +184,7 @@ def runs(
         pick(label, labels, "row")
     for partition in split:
         pick(partition, partitions, "partition of this recipe")
-    if not listed:
+    if not listed and only:
         raise ValueError(f"No run is of both {', '.join(only)} and {', '.join(split)}.")
     return list(listed.values())
 
@@ -193,8 +199,8 @@ def run_of(
 ) -> Run:
     """The run of a block's row; ``first`` is the recipe's first seed."""
     row = pick(label, rows_of(block), "row")
-    known = inspect.signature(METHODS[row["method"]]).parameters
-    options = {n: v for n, v in block.get("all", {}).items() if n in known}
+    signature = inspect.signature(METHODS[row["method"]]).parameters
+    options = {n: v for n, v in block.get("all", {}).items() if n in signature}
     options |= {n: v for n, v in row.items() if n not in ("method", "but", "scales", "tune")}
     names = {f.name for f in fields(Experiment)} - {"partition"}
     values = {n: v for n, v in block.items() if n in names} | values
@@ -218,7 +224,7 @@ def run_of(
         label = candidates + block.get("suffix", "")
         other = run_of(folder, command, block, label, values, first)
         return replace(run, tuned=other.tuned, trials=other.trials)
-    pick(option, known, f"option of {e.method}")
+    pick(option, signature, f"option of {e.method}")
     if not isinstance(candidates, list) or not candidates:
         raise ValueError(f"The best {option} is chosen among a list, not {candidates!r}.")
     rounds = min(e.rounds, max(tune.get("rounds", 1), math.ceil(e.rounds / 4)))
@@ -310,10 +316,10 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
 
 def best(accuracy: dict[Any, float]) -> Any:
     """The value with the highest accuracy, of equal ones the smallest."""
-    known = {value: a for value, a in sorted(accuracy.items()) if not math.isnan(a)}
-    if not known:
+    finite = {value: a for value, a in sorted(accuracy.items()) if not math.isnan(a)}
+    if not finite:
         raise ValueError(f"No trial of {', '.join(map(str, accuracy))} gave an accuracy.")
-    return max(known, key=known.__getitem__)
+    return max(finite, key=finite.__getitem__)
 
 
 def search(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
@@ -366,24 +372,45 @@ def reproduce(
     listed = runs(recipe, scale, **choice)
     lines = stored(listed)
     todo = with_needs(run for run in listed if run.key not in lines)
+    absent = lacking(todo.values())
     how = results.provenance(), progress if jobs == 1 else False
-    reasons: list[str] = []
+    reasons = list(absent.values())
     try:
         for kind in ("search", "trial", "run"):
-            stage = [r for key, r in todo.items() if r.kind == kind and key not in lines]
+            stage = [
+                run
+                for key, run in todo.items()
+                if run.kind == kind and key not in lines and run.dataset not in absent
+            ]
             reasons += Parallel(jobs)(delayed(attempt)(run, *how) for run in stage)
     except KeyboardInterrupt:
         print("Stopped. What is finished is kept; the same command goes on from there.")
         raise
     failed = [reason for reason in reasons if reason]
     if failed:
-        raise ValueError(f"{len(failed)} runs failed, the first because: {failed[0]}")
+        raise ValueError(f"Not all was done, first because: {failed[0]}")
     lines = stored(listed)
     histories: dict[str, list[History]] = {}
     for run in listed:
         name = run.name.rpartition(" ")[0]  # without the seed
         histories.setdefault(name, []).append(History.from_dict(lines[run.key]))
     return results.summary(histories)
+
+
+def lacking(runs: Iterable[Run]) -> dict[str, str]:
+    """Data set -> why it cannot be had. Those that can be fetched are fetched. A part of a data set
+    is not enough for a run of the whole."""
+    reasons = {}
+    for run in {run.dataset: run for run in runs}.values():
+        e = run.experiment
+        try:
+            samples = sum(e.make_task().sizes)
+            if e.train is None and samples < known(e.task, e.dataset).train:
+                raise DataError(f"{e.dataset} has {samples} training images here, a part of it.")
+        except DataError as error:
+            reasons[run.dataset] = str(error)
+            print(f"left out: {error}", flush=True)
+    return reasons
 
 
 def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> "pandas.DataFrame":
@@ -408,10 +435,10 @@ def pack() -> list[str]:
     A run replaces that of the same experiment; others are added at the end. Runs of uncommitted
     code are refused. Files of other runs than the recipes' stay.
     """
-    known = {key for scale in SCALES for key in with_needs(runs(None, scale))}
+    listed = {key for scale in SCALES for key in with_needs(runs(None, scale))}
     report = []
-    for name in sorted({folder for folder, _ in known}):
-        new = {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in known}
+    for name in sorted({folder for folder, _ in listed}):
+        new = {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in listed}
         for path, line in new.items():
             if not results.committed(line):
                 raise ValueError(f"{path} is of uncommitted code: commit, remove it, run again.")

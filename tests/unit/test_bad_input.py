@@ -125,7 +125,6 @@ REFUSED = """
     reproduce rpn --only FedProx ~ row 'FedProx'
     reproduce rpn --partition shards:2 ~ partition
     reproduce rpn --test 451 ~ test
-    reproduce fed_kgf_figure3 --scale small --train 9 ~ hold a tenth out
     classroom nowhere there ~ nowhere
     classroom nowhere there --for moodle ~ moodle
     classroom nowhere nobody --marks marks.csv ~ nobody

@@ -46,21 +46,10 @@ def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path):
-    dead = tmp_path / f"a.json.{2**22 + 1}.part"  # above what a process number can be
-    living = tmp_path / f"a.json.{os.getppid()}.part"
-    foreign = tmp_path / "a.json.zip.part"  # a browser's
-    for part in (dead, living, foreign):
-        part.touch()
-    write_text(tmp_path / "a.json", "new")
-    assert {p.name for p in tmp_path.iterdir()} == {"a.json", living.name, foreign.name}
-
-
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").touch()
-    (tmp_path / "ring").symlink_to("ring")
-    for name, error in (".", IsADirectoryError), ("file/a", NotADirectoryError), ("ring", OSError):
-        with pytest.raises(error, match="is a folder|is no folder|cannot be written"):
+    for name, error in ((".", IsADirectoryError), ("file/a", NotADirectoryError)):
+        with pytest.raises(error, match="folder"):
             check_writable(tmp_path / name)
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
