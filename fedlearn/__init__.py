@@ -51,10 +51,12 @@ _FRONT = {
         text.partition("=")
         for text in """
     Adam=parts:Adam Averaging=round:Averaging DataError=errors:DataError Downlink=parts:Downlink
-    Experiment=lab.experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
+    Experiment=lab.experiment:Experiment History=history:History Mean=parts:Mean
+    Method=method:Method
     SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
     Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
-    claims=lab.ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
+    claims=lab.ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore
+    flower
     initial_network=local:initial_network link meter methods models partition=data.partition parts
     plot progress=book.check:progress refit=local:refit
     repopt_search=methods.fed_repopt_search:search results=lab.results rng run=round:run

@@ -88,7 +88,9 @@ def write_atomically(
             part.unlink(missing_ok=True)
     except OSError as error:
         if error.filename is None:  # such as a full disk
-            raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
+            raise OSError(
+                f"{path} cannot be written: {error.strerror or error}."
+            ) from error
         raise
 
 

@@ -25,8 +25,8 @@ from . import local
 from .checkpoint import apart, write_tensors
 from .context import Tensors
 from .errors import StartError, WireError
-from .lab.experiment import Experiment, read_pairs
 from .extensions import FILES
+from .lab.experiment import Experiment, read_pairs
 from .method import EVALUATE, Method
 from .round import describe, good_threads, run
 from .settings import Settings

@@ -17,10 +17,10 @@ from zlib import compress
 import torch
 
 import fedlearn as fl
-from fedlearn.lab import recipes
 from fedlearn.book.grids import chapter_file, origin
 from fedlearn.data.sources import data_path
 from fedlearn.files import to_json, write_text
+from fedlearn.lab import recipes
 
 Row = list[Any]
 SPEC = chapter_file("seeing")

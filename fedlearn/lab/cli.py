@@ -26,17 +26,12 @@ Words = argparse.Namespace  # what was typed
 # positions, of any number where the type ends with "s"
 EXPERIMENTS = """
 --engine=sequential   str    sequential, stacked, auto or flower-sim
---memory-limit        float  memory of stacked training in MB
---cpus-per-client=1   float  of flower-sim
---gpus-per-client=0   float  of flower-sim, such as 0.1
 --out                 str    write the history into this file, as JSON; - prints it
 --checkpoint          str    file of the finished rounds; a run that finds it goes on from there
---log                 str    write each row as the run goes, as .csv or .jsonl; a file a run
 --save                str    write the trained network, as .safetensors; a file a run
---until               float  end a run at this test accuracy, 0 to 1
 --no-progress         bool   no progress bar, and no lines in a log
 --plot                str    draw the accuracies into this image file
---against=bytes       str    axis of --plot: rounds, bytes, seconds, minutes or clients
+--against=bytes       str    axis of --plot: rounds, bytes, seconds or minutes
 --link                str    LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
 --uplink              str    a client's speed up, such as 1Mbit (a second)
 --downlink            str    a client's speed down, such as 10Mbit
@@ -59,7 +54,7 @@ network               str    a name, or where it is: mine.py:net, torchvision.mo
 --plot                str    draw the bytes into this image file
 """
 RECIPES = """
-recipe=               str    a table or figure, such as fed_kgf_figure3, or a paper; default: all
+recipe                str?   a table or figure, such as fed_kgf_figure3, or a paper; default: all
 --scale=quick         str    quick: handwritten digits; small: real pictures, networks for two CPU
                              cores; full: the paper's data and network
 --only                strs   only this row of the comparison
@@ -94,22 +89,22 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message} (see {self.prog} --help).")
 
     def add(self, name: str, kind: str, text: str, default: Any = None) -> None:
-        how: dict[str, Any] = {"help": text.replace("%", "%%"), "default": default}
-        if kind == "bool":
-            how |= {"action": "store_true", "default": False}
-        elif kind == "strs":
-            how |= {"action": "append", "default": []}
-        elif kind == "ints":
-            how |= {"action": "extend", "nargs": "+", "type": int, "default": []}
-        else:
-            how["type"] = {"int": int, "float": float, "number": read_value}.get(kind, str)
-        if not name.startswith("-") and default is not None:
-            how |= {"nargs": "?", "default": None}
-        self.add_argument(name, **how)
+        ways: dict[str, dict[str, Any]] = {
+            "bool": {"action": "store_true"},
+            "strs": {"action": "append", "default": []},
+            "ints": {"action": "extend", "nargs": "+", "type": int, "default": []},
+            "int": {"type": int, "default": default},
+            "float": {"type": float, "default": default},
+            "value": {"type": read_value, "default": default},
+            "str?": {"nargs": "?"},
+        }
+        how = ways.get(kind, {"default": default})
+        self.add_argument(name, help=text.replace("%", "%%"), **how)
 
     def add_table(self, table: str) -> None:
-        line = re.compile(r"^([\w-]+)(?:=(\S*))? +(\w+) +(.*(?:\n  +.*)*)", re.MULTILINE)
-        for name, default, kind, text in line.findall(table):
+        """An argument for each line of a table."""
+        line = r"^([\w-]+)=?(\S*) +([\w?]+) +(.*(?:\n  +.*)*)"
+        for name, default, kind, text in re.findall(line, table, re.MULTILINE):
             self.add(name, kind, " ".join(text.split()), default or None)
 
     def add_experiment(self) -> None:
@@ -119,7 +114,7 @@ class Parser(argparse.ArgumentParser):
         for f in fields(Experiment):
             kind = str(getattr(f.type, "__name__", f.type)).partition(" ")[0]
             kind = "strs" if kind.startswith(("dict", "tuple")) else kind
-            kind = {"seed": "ints", "clients": "number"}.get(f.name, kind)
+            kind = {"seed": "ints", "clients": "value"}.get(f.name, kind)
             if f.name != "method":
                 name = "--" + FLAGS.get(f.name, f.name).replace("_", "-")
                 self.add(name, kind, texts[f.name], f.default)
@@ -147,7 +142,9 @@ def experiments(words: Words) -> list[Experiment]:
     that have it; one that no method has goes to all, which refuse it."""
     from ..methods import find
 
-    values = {f.name: getattr(words, FLAGS.get(f.name, f.name)) for f in fields(Experiment)}
+    values = {
+        f.name: getattr(words, FLAGS.get(f.name, f.name)) for f in fields(Experiment)
+    }
     options = read_pairs(values.pop("options"))
     seeds = values.pop("seed") or [Experiment.seed]
     methods = [method for text in values.pop("method") for method in read_method(text)]
@@ -172,22 +169,27 @@ def read_method(text: str) -> list[tuple[str, dict[str, Any]]]:
     for pair in pairs.split(","):
         option, _, texts = pair.partition("=")
         values[option] = [read_value(value) for value in texts.split("/")]
-    return [(name, dict(zip(values, choice, strict=True))) for choice in product(*values.values())]
+    return [
+        (name, dict(zip(values, choice, strict=True)))
+        for choice in product(*values.values())
+    ]
 
 
 def run(words: Words) -> None:
     """Run one method. Prints or writes its history."""
     if len(words.method) > 1 or len(words.seed) > 1:
-        raise ValueError("fedlearn run takes one method and one seed; fedlearn compare takes more.")
+        raise ValueError(
+            "fedlearn run takes one method and one seed; fedlearn compare takes more."
+        )
     compare(words)
 
 
 def compare(words: Words) -> None:
     """Run several methods on the same task. Prints what each reached and what it cost.
 
-    A method may have options behind a colon, each with one value or several, which are all tried:
-    fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with each of them, and mean and
-    standard deviation are shown.
+    A method may have options behind a colon, each with one value or several, which are
+    all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with each
+    of them, and mean and standard deviation are shown.
     """
     from ..files import to_json, write_text
     from .results import provenance
@@ -198,12 +200,8 @@ def compare(words: Words) -> None:
         e.make_method()  # errors are raised before the first run
     runs[0].make_task()
     speeds = speeds_of(words)
-    if words.against == "minutes" and not speeds:
-        raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
-    ends = [f".{slug(e.label)}" + f".{e.seed}" * (e.seed > 0) for e in runs]
-    ends = ends if len(runs) > 1 else [""]
-    checkpoints = check_files(words, runs, ends)
-    calls = [(e, words, *files) for e, *files in zip(runs, checkpoints, ends, strict=True)]
+    checkpoints = check_files(words, runs)
+    calls = [(e, words, path) for e, path in zip(runs, checkpoints, strict=True)]
     if words.jobs > 1:
         with extra("lab"):
             from joblib import Parallel, delayed
@@ -224,7 +222,13 @@ def compare(words: Words) -> None:
         write_text(words.out, text + "\n")
     print(text if words.out == "-" else table(labels, speeds))
     if words.plot:
-        draw(words, labels, speeds)
+        from .. import plot
+
+        names = list(labels)
+        axes = plot.compare(
+            labels.values(), words.against, labels=names, link=speeds or None
+        )
+        plot.save(axes.figure, words.plot)
     for path in checkpoints:
         path.unlink(missing_ok=True)
 
@@ -233,18 +237,24 @@ def speeds_of(words: Words) -> dict[str, Any]:
     """The arguments of ``link.time``; empty without a link."""
     from .. import link
 
-    typed = {"up": words.uplink, "down": words.downlink, "latency": words.latency}
-    typed |= {"slower": words.slower, "stragglers": words.stragglers}
+    names = {"up": "uplink", "down": "downlink"}
     speeds = dict(pick(words.link, link.PRESETS, "link")) if words.link else {}
-    speeds |= {name: value for name, value in typed.items() if value is not None}
+    for name in ("up", "down", "latency", "slower", "stragglers"):
+        value = getattr(words, names.get(name, name))
+        if value is not None:
+            speeds[name] = value
     if speeds:
         if "up" not in speeds or "down" not in speeds:
-            raise ValueError("A link has two speeds: give --uplink and --downlink, or --link LTE.")
+            raise ValueError(
+                "A link has two speeds: --uplink and --downlink, or --link LTE."
+            )
         link.check(**speeds)
+    elif words.against == "minutes":
+        raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
     return speeds
 
 
-def check_files(words: Words, runs: list[Experiment], ends: list[str]) -> list[Path]:
+def check_files(words: Words, runs: list[Experiment]) -> list[Path]:
     """The checkpoint of each run; an error for a file that cannot be written."""
     from ..files import check_writable, is_device
 
@@ -255,36 +265,28 @@ def check_files(words: Words, runs: list[Experiment], ends: list[str]) -> list[P
     if words.checkpoint and len(runs) == 1:
         checkpoints = [base]
     if len(set(checkpoints)) < len(runs):
-        raise ValueError("Every run of a comparison needs a method, options or a seed of its own.")
-    if words.save and not words.save.endswith(".safetensors"):
-        raise ValueError(f"--save writes safetensors, such as model.safetensors, not {words.save}.")
+        raise ValueError("Every run needs a method, options or a seed of its own.")
     if words.plot:
         from ..plot import check_image
 
         check_image(words.plot)
-    own = [own_file(path, end) for path in (words.save, words.log) if path for end in ends]
-    paths = [check_writable(path) for path in (out, words.plot, *own, *checkpoints) if path]
+    saved = [network_file(words, e) for e in runs] if words.save else []
+    files = [path for path in (out, words.plot, *saved, *checkpoints) if path]
+    paths = [check_writable(path) for path in files]
     for path in paths:
         if paths.count(path) > 1 and not is_device(path):
-            raise ValueError(f"{path} is named for two things: each needs a file of its own.")
-    callbacks(words, ends[0])
+            raise ValueError(f"{path} is named for two things: give each its own file.")
     return checkpoints
 
 
-def own_file(path: str, end: str) -> Path:
-    """The file of that name of the run whose files end so."""
-    return Path(path).with_suffix(end + Path(path).suffix) if end else Path(path)
-
-
-def callbacks(words: Words, end: str) -> list[Any]:
-    from ..callbacks import Lines, Until
-
-    calls: list[Any] = []
-    if words.until is not None:
-        calls.append(Until(words.until))
-    if words.log:
-        calls.append(Lines(own_file(words.log, end)))
-    return calls
+def network_file(words: Words, e: Experiment) -> Path:
+    """The file of a run's network; with several runs its name has label and seed."""
+    path = Path(words.save)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"--save writes a file such as model.safetensors, not {path}.")
+    if len(words.method) == 1 and len(words.seed) < 2 and ":" not in words.method[0]:
+        return path
+    return path.with_suffix(f".{slug(e.label)}.{e.seed}.safetensors")
 
 
 def stem(e: Experiment) -> str:
@@ -292,7 +294,9 @@ def stem(e: Experiment) -> str:
     run goes on."""
     same = replace(e, rounds=Experiment.rounds, threads=None, device=Experiment.device)
     text = slug(" ".join(same.arguments()).replace(" --", "."))
-    return text if len(text) <= 100 else f"{slug(e.label)[:50]}.{crc32(text.encode()):08x}"
+    return (
+        text if len(text) <= 100 else f"{slug(e.label)[:50]}.{crc32(text.encode()):08x}"
+    )
 
 
 def slug(text: str) -> str:
@@ -300,33 +304,27 @@ def slug(text: str) -> str:
     return re.sub(r"[^\w.]", "-", text)
 
 
-def run_one(e: Experiment, words: Words, checkpoint: Path, end: str) -> "History":
+def run_one(e: Experiment, words: Words, checkpoint: Path) -> "History":
     """One run, from its checkpoint if there is one."""
     from ..round import run as federate
 
-    how: dict[str, Any] = asdict(e.settings)
-    how |= {"threads": e.threads, "engine": words.engine, "checkpoint": checkpoint}
-    if words.memory_limit is not None:
-        how["memory_limit"] = words.memory_limit * 1e6
-    if words.engine == "flower-sim":
-        from ..flower import Simulation
-
-        how["engine"] = Simulation(words.cpus_per_client, words.gpus_per_client)
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)
     method = e.make_method()
     task = e.make_task()
-    calls = callbacks(words, end)
+    how = asdict(e.settings) | {"threads": e.threads, "engine": words.engine}
+    how |= {"checkpoint": checkpoint, "progress": not words.no_progress}
     try:
-        shown = not words.no_progress
-        history = federate(method, task, e.rounds, on_round=calls, progress=shown, **how)
+        history = federate(method, task, e.rounds, **how)
     except KeyboardInterrupt:
         if checkpoint.exists():
-            print(f"\nStopped. The finished rounds are in {checkpoint}.", file=sys.stderr)
+            print(
+                f"\nStopped. The finished rounds are in {checkpoint}.", file=sys.stderr
+            )
             print("The same command goes on from there.", file=sys.stderr)
         raise
     if words.save:
-        save(history, task, own_file(words.save, end))
+        save(history, task, network_file(words, e))
     return history
 
 
@@ -337,11 +335,12 @@ def save(history: "History", task: Any, path: Path) -> None:
     from ..models import state_of
     from ..tasks.base import shown
 
-    source = task.source
-    about = {name: getattr(source, name) for name in ("classes", "mean", "std", "names")}
+    names = ("classes", "mean", "std", "names")
+    about = {name: getattr(task.source, name) for name in names}
     about |= {"network": shown(task.network_name), "shape": task.shape}
     metadata = {name: to_json(value) for name, value in about.items()}
-    write_tensors(path, apart(state_of(history.network())), metadata | {"method": history.method})
+    metadata["method"] = history.method
+    write_tensors(path, apart(state_of(history.network())), metadata)
 
 
 def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
@@ -354,23 +353,13 @@ def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
     frame = summary(labels)
     for label, runs in labels.items():
         frame.loc[label, "seconds"] = spread([h.seconds.sum() for h in runs], ".1f")
-        frame.loc[label, "refused"] = sum(len(row["refused"]) for h in runs for row in h.rows)
+        frame.loc[label, "refused"] = sum(
+            len(row["refused"]) for h in runs for row in h.rows
+        )
         if speeds:
             minutes = [link.time(h, **speeds)[-1] / 60 for h in runs]
             frame.loc[label, "minutes"] = spread(minutes, ".4g")
     return frame.to_string()
-
-
-def draw(words: Words, labels: dict[str, list["History"]], speeds: dict[str, Any]) -> None:
-    from .. import plot
-
-    if words.against == "clients":
-        histories = [history for runs in labels.values() for history in runs]
-        axes = plot.clients(histories, labels=[h.meta["label"] for h in histories])
-    else:
-        how = {"labels": list(labels), "link": speeds or None}
-        axes = plot.compare(labels.values(), words.against, **how)
-    plot.save(axes.figure, words.plot)
 
 
 # ---- the other commands --------------------------------------------------------------------------
@@ -382,7 +371,9 @@ def cost(words: Words) -> None:
     from ..files import check_writable
 
     if words.input is None:
-        raise ValueError("fedlearn cost needs the shape of a sample, such as --input 3x32x32.")
+        raise ValueError(
+            "fedlearn cost needs the shape of a sample, such as --input 3x32x32."
+        )
     if words.plot:
         from ..plot import check_image, save
 
@@ -390,7 +381,10 @@ def cost(words: Words) -> None:
     for path in filter(None, (words.out, words.plot)):
         check_writable(path)
     names = [name for name in words.methods.split(",") if name]
-    how = {n: getattr(words, n) for n in ("clients", "rounds", "link", "images", "seed", "tokens")}
+    how = {
+        n: getattr(words, n)
+        for n in ("clients", "rounds", "link", "images", "seed", "tokens")
+    }
     costs = count(words.network, words.input, "all" if "all" in names else names, **how)
     print(costs)
     if words.out:
@@ -420,7 +414,11 @@ def check(words: Words) -> int:
     from . import ledger
 
     if words.paper is not None:
-        pick(words.paper, {claim["paper"]: None for claim in ledger.load()}, "paper in the ledger")
+        pick(
+            words.paper,
+            {claim["paper"]: None for claim in ledger.load()},
+            "paper in the ledger",
+        )
     entries = ledger.audit(words.paper, strict=False)
     print(ledger.report(entries))
     return int(any(entry.problem for entry in entries))
@@ -434,13 +432,17 @@ def reproduce(words: Words) -> None:
     """
     from . import recipes
 
-    choice: dict[str, Any] = {n: getattr(words, n) for n in ("rounds", "train", "test", "device")}
+    choice: dict[str, Any] = {
+        n: getattr(words, n) for n in ("rounds", "train", "test", "device")
+    }
     choice |= {"only": words.only, "seeds": words.seed, "split": words.partition}
     if words.plan:
         frame = recipes.plan(words.recipe, words.scale, **choice)
         stored = frame[frame["kind"] == "run"]["stored"]
         print(frame.to_string(index=False))
-        print(f"{len(stored)} runs, {stored.sum()} stored, {frame['hours'].sum():.1f} hours")
+        print(
+            f"{len(stored)} runs, {stored.sum()} stored, {frame['hours'].sum():.1f} hours"
+        )
     else:
         how = words.jobs, not words.no_progress
         print(recipes.reproduce(words.recipe, words.scale, *how, **choice).to_string())
@@ -466,7 +468,9 @@ def classroom(words: Words) -> None:
     files = classroom.make(*places, words.force, kind, words.instructor, seed_from)
     print(f"{len(files)} files in {words.out}; its README.md says how students begin.")
     if words.instructor:
-        print(f"Not for students: {words.out}/instructor, and the folder of the marking program.")
+        print(
+            f"Not for students: {words.out}/instructor, and the folder of the marking program."
+        )
 
 
 # each command and the table of its arguments
@@ -488,14 +492,18 @@ def usage() -> str:
     for name, (command, _) in COMMANDS.items():
         lines.append(f"  {name:<13}{(command.__doc__ or '').splitlines()[0]}")
     lines += ["", "fedlearn COMMAND --help lists its options. Example:"]
-    lines.append("fedlearn compare fedavg rpn --partition dirichlet:0.5 --out both.json")
+    lines.append(
+        "fedlearn compare fedavg rpn --partition dirichlet:0.5 --out both.json"
+    )
     return "\n".join(lines)
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[[Words], int | None], Words]:
     """The command and what was typed for it."""
     if not words:
-        raise ValueError(f"fedlearn takes a command: {', '.join(COMMANDS)} (see fedlearn --help).")
+        raise ValueError(
+            f"fedlearn takes a command: {', '.join(COMMANDS)} (see fedlearn --help)."
+        )
     name, *words = words
     command, table = pick(name, COMMANDS, "command")
     parser = Parser(f"fedlearn {name}", description=command.__doc__, allow_abbrev=False)

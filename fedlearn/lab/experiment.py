@@ -107,7 +107,9 @@ class Experiment(Settings):
         whole_number("rounds", self.rounds)
         thread_count(self.threads)
         if self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, not {self.seed}.")
+            raise ValueError(
+                f"seed must be a whole number of at least 0, not {self.seed}."
+            )
         if not isinstance(self.options, dict):
             raise ValueError(f"options must be a dict, not {self.options!r}.")
         if self.lr is not None and "lr" in self.options:
@@ -146,7 +148,9 @@ class Experiment(Settings):
         try:
             signature.bind(**options)
         except TypeError as error:
-            raise ValueError(f"{self.method} makes no method of these options: {error}.") from None
+            raise ValueError(
+                f"{self.method} makes no method of these options: {error}."
+            ) from None
         method = function(**options)
         if not isinstance(method, Method):
             kind = type(method).__name__
@@ -158,7 +162,9 @@ class Experiment(Settings):
         from ..tasks import TASKS
 
         make = pick(self.task, TASKS, "task")
-        values = {name: getattr(self, name) for name in inspect.signature(make).parameters}
+        values = {
+            name: getattr(self, name) for name in inspect.signature(make).parameters
+        }
         if isinstance(self.clients, str) and self.partition == Experiment.partition:
             values["partition"] = None  # the data set has its clients
         return make(**values)
@@ -178,7 +184,11 @@ class Experiment(Settings):
             if isinstance(value, dict):
                 value = [f"{name}={write_value(v)}" for name, v in value.items()]
             for text in value if isinstance(value, list | tuple) else [value]:
-                words += [f"{flag}={text}"] if str(text).startswith("-") else [flag, str(text)]
+                words += (
+                    [f"{flag}={text}"]
+                    if str(text).startswith("-")
+                    else [flag, str(text)]
+                )
         return words
 
 

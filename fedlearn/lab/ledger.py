@@ -50,7 +50,9 @@ def load() -> list[dict[str, Any]]:
 
 
 def audit(
-    paper: str | None = None, claims: Iterable[dict[str, Any]] | None = None, strict: bool = True
+    paper: str | None = None,
+    claims: Iterable[dict[str, Any]] | None = None,
+    strict: bool = True,
 ) -> list[Result]:
     """Recompute every entry of a paper, by default of all, or of these claims; if ``strict``,
     ``ValueError`` lists the entries that disagree.
@@ -61,8 +63,12 @@ def audit(
     """
     claims = load() if claims is None else claims
     results = [_recompute(claim) for claim in claims if paper in (None, claim["paper"])]
-    if strict and (problems := [f"{r.claim['id']}: {r.problem}" for r in results if r.problem]):
-        raise ValueError("The ledger disagrees with its recomputation.\n" + "\n".join(problems))
+    if strict and (
+        problems := [f"{r.claim['id']}: {r.problem}" for r in results if r.problem]
+    ):
+        raise ValueError(
+            "The ledger disagrees with its recomputation.\n" + "\n".join(problems)
+        )
     return results
 
 
@@ -72,7 +78,9 @@ def _recompute(claim: dict[str, Any]) -> Result:
         computed = None if formula is None else evaluate(formula, claim.get("data"))
         verdict = verdict_of(value, computed)
     except Exception as error:  # one bad entry must not hide the others
-        return Result(claim, None, "not derivable", f"no value from {formula!r}: {error!r}")
+        return Result(
+            claim, None, "not derivable", f"no value from {formula!r}: {error!r}"
+        )
     if verdict == "inconsistent" and "reading_of" in claim:
         verdict = "rejected"
     if verdict != claim["verdict"]:
@@ -88,7 +96,9 @@ def evaluate(formula: str, data: object = None) -> Any:
     tree = ast.parse(formula, mode="eval")
     if any(isinstance(node, ast.Attribute) for node in ast.walk(tree)):
         raise ValueError("a formula has no attributes")
-    return eval(compile(tree, formula, "eval"), {"__builtins__": {}, **NAMES, "data": data})
+    return eval(
+        compile(tree, formula, "eval"), {"__builtins__": {}, **NAMES, "data": data}
+    )
 
 
 def verdict_of(value: str | bool | None, computed: Any) -> str:
@@ -135,7 +145,9 @@ def report(results: Sequence[Result]) -> str:
     each = counts(results)
     total, readings = sum(each.values()), sum("reading_of" in r.claim for r in results)
     summed = ", ".join(f"{n} {verdict}" for verdict, n in each.items())
-    return "\n".join([*lines, f"{total} claims: {summed}; and {readings} other readings of them"])
+    return "\n".join(
+        [*lines, f"{total} claims: {summed}; and {readings} other readings of them"]
+    )
 
 
 def show(computed: Any) -> str:
@@ -149,7 +161,9 @@ def show(computed: Any) -> str:
 
 def printed_digits(text: str) -> tuple[float, float]:
     """A printed number and half a unit of its last digit."""
-    return float(text), float(Decimal(1).scaleb(int(Decimal(text).as_tuple().exponent))) / 2
+    return float(text), float(
+        Decimal(1).scaleb(int(Decimal(text).as_tuple().exponent))
+    ) / 2
 
 
 def quotient(a: str, b: str) -> tuple[float, ...]:
@@ -181,20 +195,28 @@ def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
     """A network on torch's meta device: shapes without memory."""
     from ..models import fcn, yolo
 
-    makers = NETWORKS | {"yolov3": yolo.YOLOv3, "fcn32s": fcn.FCN32s, "yolox": yolo.YOLOX}
+    makers = NETWORKS | {
+        "yolov3": yolo.YOLOv3,
+        "fcn32s": fcn.FCN32s,
+        "yolox": yolo.YOLOX,
+    }
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
         return makers[name](*arguments, **options)
 
 
-def _sum(net: torch.nn.Module, count: Callable[..., int], dims: Iterable[int] = range(9)) -> int:
+def _sum(
+    net: torch.nn.Module, count: Callable[..., int], dims: Iterable[int] = range(9)
+) -> int:
     return sum(count(p.shape) for p in net.parameters() if p.dim() in dims)
 
 
 def base_params(net: torch.nn.Module, base: int) -> int:
     """Numbers in Fed-KGF's incomplete network (section 3.2), ``base`` kernels a convolution."""
     rest = _sum(net, prod, [0, 1, 2])
-    return rest + _sum(net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS)
+    return rest + _sum(
+        net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS
+    )
 
 
 @cache
@@ -217,7 +239,9 @@ def repopt_gap(name: str, rule: str) -> float:
         M, start = multipliers(one), _kernels(one)
         scaled = [i for i, m in enumerate(M) if torch.is_tensor(m)]
         for i, block in zip(scaled, blocks(one).values(), strict=True):
-            scales = [s for s in (block.constant_s3, block.constant_s1) if s is not None]
+            scales = [
+                s for s in (block.constant_s3, block.constant_s1) if s is not None
+            ]
             M[i] = {
                 "position": M[i],
                 "branches": M[i] - unit(M[i]) * block.identity,
@@ -238,7 +262,9 @@ def _fedavg(
             for x in steps:
                 params = list(local.parameters())
                 loss = torch.nn.functional.cross_entropy(local(x), torch.arange(len(x)))
-                for p, g, m in zip(params, torch.autograd.grad(loss, params), M, strict=False):
+                for p, g, m in zip(
+                    params, torch.autograd.grad(loss, params), M, strict=False
+                ):
                     p.data -= 0.05 * m * g
         states = [state_of(local).values() for local in ends]
         for t, *parts in zip(state_of(net).values(), *states, strict=True):
@@ -248,8 +274,14 @@ def _fedavg(
 
 def _kernels(net: torch.nn.Module) -> torch.Tensor:
     """The kernels of all blocks as one vector; branches count as the one that they add up to."""
-    net = net if any(block.form == "inf" for block in blocks(net).values()) else collapse(net)
-    return torch.cat([block.conv3.weight.detach().flatten() for block in blocks(net).values()])
+    net = (
+        net
+        if any(block.form == "inf" for block in blocks(net).values())
+        else collapse(net)
+    )
+    return torch.cat(
+        [block.conv3.weight.detach().flatten() for block in blocks(net).values()]
+    )
 
 
 @cache
@@ -271,15 +303,21 @@ def folding_gap(name: str, training: bool = False) -> float:
     return float((several - one).norm() / one.norm())
 
 
-KERNELS = range(3, 9)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
+KERNELS = range(
+    3, 9
+)  # a weight of three dimensions or more: [outputs, inputs, size, ...]
 NAMED = ("rpn_cnn", "yolov3", "fcn32s", "resnet18", "mcmahan_cnn", "cifar_cnn", "conv")
 NAMES: dict[str, Callable[..., Any]] = {
     # networks
     **{name: partial(network, name) for name in NAMED},
     "resnet": lambda layers, classes=10: network(f"resnet{layers}", classes=classes),
     "extractor": lambda net: net.extractor,
-    "repvgg": lambda form, classes=200: network("repvgg_b1", classes=classes, form=form),
-    "repghost": lambda form, classes=200: network("repghost_05", classes=classes, form=form),
+    "repvgg": lambda form, classes=200: network(
+        "repvgg_b1", classes=classes, form=form
+    ),
+    "repghost": lambda form, classes=200: network(
+        "repghost_05", classes=classes, form=form
+    ),
     "yolox_s": partial(network, "yolox"),
     "yolox_l": partial(network, "yolox", 80, 3, 64),
     # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN
@@ -290,15 +328,23 @@ NAMES: dict[str, Callable[..., Any]] = {
     "dense_weights": lambda net: _sum(net, prod, [2]),
     "pooled": lambda net: _sum(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
     # k x k kernels with k > 1: their entries, and the layers with so many outputs; batch statistics
-    "spatial_weights": lambda net: _sum(net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS),
+    "spatial_weights": lambda net: _sum(
+        net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS
+    ),
     "spatial_layers": lambda net, outputs: _sum(
         net, lambda shape: shape[0] == outputs and shape[-1] > 1, KERNELS
     ),
-    "buffers": lambda net: sum(b.numel() for b in net.buffers() if b.is_floating_point()),
-    "modules": lambda net, *kinds: sum(type(m).__name__ in kinds for m in net.modules()),
+    "buffers": lambda net: sum(
+        b.numel() for b in net.buffers() if b.is_floating_point()
+    ),
+    "modules": lambda net, *kinds: sum(
+        type(m).__name__ in kinds for m in net.modules()
+    ),
     "darknet_layers": lambda net: sum(net.layers().values()),
     # relative decline and gain in per cent between two printed numbers: (low, middle, high)
-    "drop": lambda before, after: tuple(100 * (1 - q) for q in quotient(after, before)[::-1]),
+    "drop": lambda before, after: tuple(
+        100 * (1 - q) for q in quotient(after, before)[::-1]
+    ),
     "rise": lambda before, after: tuple(100 * (q - 1) for q in quotient(after, before)),
     # numbers of so many bits in MiB (2**20 bytes)
     "mib": lambda numbers, bits=32: numbers * bits / 8 / 2**20,

@@ -76,11 +76,15 @@ class Run:
         if self.kind == "search":
             return {"method": "search", "network": e.network, **self.search}
         default = asdict(Experiment())
-        values = {n: v for n, v in asdict(e).items() if n not in MACHINE and v != default[n]}
+        values = {
+            n: v for n, v in asdict(e).items() if n not in MACHINE and v != default[n]
+        }
         values |= {"label": self.label, "but": self.but, "short": self.kind == "trial"}
         for search in self.searches:
             values["scales"] = search.stated
-        return {name: value for name, value in values.items() if value or name in default}
+        return {
+            name: value for name, value in values.items() if value or name in default
+        }
 
     @cached_property
     def key(self) -> Key:
@@ -92,7 +96,9 @@ class Run:
         """Label, task, data set, partition and seed."""
         e = self.experiment
         task = "" if e.task == "classification" else e.task
-        return " ".join(f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".split())
+        return " ".join(
+            f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".split()
+        )
 
     @property
     def dataset(self) -> str:
@@ -107,9 +113,20 @@ class Run:
         network = self.experiment.options["network"]
         data = {n: v for n, v in self.search.items() if n in SEARCHED}
         device = self.experiment.device
-        e = Experiment(method="fed_repopt", network=network, clients=1, device=device, **data)
+        e = Experiment(
+            method="fed_repopt", network=network, clients=1, device=device, **data
+        )
         title = f"search {network}"
-        return [Run(self.folder, title, e, "search", search=self.search, command=self.command)]
+        return [
+            Run(
+                self.folder,
+                title,
+                e,
+                "search",
+                search=self.search,
+                command=self.command,
+            )
+        ]
 
     def method(self, **options: Any) -> Method:
         """The method; ``options`` replace its own."""
@@ -161,21 +178,25 @@ def runs(
     """
     replaced: Line = {n: v for n, v in numbers.items() if v is not None}
     words = [word for n, v in replaced.items() for word in (f"--{n}", str(v))]
-    replaced["device"] = device if device.startswith("cuda") else str(find_device(device))
+    replaced["device"] = (
+        device if device.startswith("cuda") else str(find_device(device))
+    )
     if replaced["device"].startswith("cuda") and scale == "full":
         replaced["precision"] = "bf16"
     listed: dict[Key, Run] = {}
     labels: Line = {}
     partitions: Line = {}
     for name, paper in chosen(recipe, scale).items():
-        folder = results_folder(paper.get("folder", paper["paper"]), scale)
+        folder = results_folder(str(paper.get("folder", paper["paper"])), scale)
         command = ("fedlearn", "reproduce", name, "--scale", scale, *words)
         first = paper[scale]["seeds"][0]
         for block in paper[scale]["runs"]:
             labels |= rows_of(block)
             partitions |= dict.fromkeys(block["partition"])
             several = seeds or block.get("seeds", paper[scale]["seeds"])
-            for seed, partition, label in product(several, block["partition"], rows_of(block)):
+            for seed, partition, label in product(
+                several, block["partition"], rows_of(block)
+            ):
                 if label in (only or labels) and partition in (split or partitions):
                     values = replaced | {"partition": partition, "seed": seed}
                     run = run_of(folder, command, block, label, values, first)
@@ -191,30 +212,51 @@ def runs(
 
 def rows_of(block: Line) -> Line:
     """The rows of a block, their labels with its suffix."""
-    return {label + block.get("suffix", ""): row for label, row in block["rows"].items()}
+    return {
+        label + block.get("suffix", ""): row for label, row in block["rows"].items()
+    }
 
 
 def run_of(
-    folder: str, command: tuple[str, ...], block: Line, label: str, values: Line, first: int
+    folder: str,
+    command: tuple[str, ...],
+    block: Line,
+    label: str,
+    values: Line,
+    first: int,
 ) -> Run:
     """The run of a block's row; ``first`` is the recipe's first seed."""
     row = pick(label, rows_of(block), "row")
     signature = inspect.signature(METHODS[row["method"]]).parameters
     options = {n: v for n, v in block.get("all", {}).items() if n in signature}
-    options |= {n: v for n, v in row.items() if n not in ("method", "but", "scales", "tune")}
+    options |= {
+        n: v for n, v in row.items() if n not in ("method", "but", "scales", "tune")
+    }
     names = {f.name for f in fields(Experiment)} - {"partition"}
     values = {n: v for n, v in block.items() if n in names} | values
     if values.get("task", "classification") == "classification":
-        values.setdefault("network", NETWORK.get(values.get("dataset", "digits"), "cifar_cnn"))
+        values.setdefault(
+            "network", NETWORK.get(values.get("dataset", "digits"), "cifar_cnn")
+        )
     e = Experiment(method=row["method"], options=options, **values)
     run = Run(
         folder,
         label,
         e,
-        engine=block.get("engine", "auto" if e.device.startswith("cuda") else "sequential"),
+        engine=block.get(
+            "engine", "auto" if e.device.startswith("cuda") else "sequential"
+        ),
         but=row.get("but", {}),
         search=row.get("scales", {}),
-        command=(*command, "--only", label, "--partition", e.partition, "--seed", str(e.seed)),
+        command=(
+            *command,
+            "--only",
+            label,
+            "--partition",
+            e.partition,
+            "--seed",
+            str(e.seed),
+        ),
     )
     tune = block.get("tune")
     if not tune:
@@ -226,14 +268,18 @@ def run_of(
         return replace(run, tuned=other.tuned, trials=other.trials)
     pick(option, signature, f"option of {e.method}")
     if not isinstance(candidates, list) or not candidates:
-        raise ValueError(f"The best {option} is chosen among a list, not {candidates!r}.")
+        raise ValueError(
+            f"The best {option} is chosen among a list, not {candidates!r}."
+        )
     rounds = min(e.rounds, max(tune.get("rounds", 1), math.ceil(e.rounds / 4)))
     e = replace(e, seed=TRIAL_SEED + first, rounds=rounds, test=None, validation=True)
     trials = []
     for value in candidates:
         title = f"{label}, {option} {value}"
         trial = replace(e, options=e.options | {option: value})
-        trials.append(replace(run, label=title, experiment=trial, kind="trial", tuned=option))
+        trials.append(
+            replace(run, label=title, experiment=trial, kind="trial", tuned=option)
+        )
     return replace(run, tuned=option, trials=tuple(trials))
 
 
@@ -271,7 +317,9 @@ def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> Line
     do = search if run.kind == "search" else train
     line = do(run, checkpoint, progress)
     # a run that was stopped has the seconds of its rounds, without evaluation
-    seconds = max(time.monotonic() - began, sum(row["seconds"] for row in line.get("rows", ())))
+    seconds = max(
+        time.monotonic() - began, sum(row["seconds"] for row in line.get("rows", ()))
+    )
     line["meta"]["provenance"] = origin | {
         "command": shlex.join(run.command),
         "hardware": hardware(run.experiment.device),
@@ -303,10 +351,16 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
     about["options"] = {"method": e.method, **e.options, **options}
     for one in run.searches:
         scales = lines[one.key]["scales"]
-        options["scales"] = Scales({name: torch.tensor(v) for name, v in scales.items()})
+        options["scales"] = Scales(
+            {name: torch.tensor(v) for name, v in scales.items()}
+        )
     method = run.method(**options)
     task = e.make_task()
-    how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
+    how = asdict(e.settings) | {
+        "engine": run.engine,
+        "threads": e.threads,
+        "progress": progress,
+    }
     history = federate(method, task, e.rounds, checkpoint=checkpoint, **how)
     if task.source.note:
         about["note"] = task.source.note
@@ -318,7 +372,9 @@ def best(accuracy: dict[Any, float]) -> Any:
     """The value with the highest accuracy, of equal ones the smallest."""
     finite = {value: a for value, a in sorted(accuracy.items()) if not math.isnan(a)}
     if not finite:
-        raise ValueError(f"No trial of {', '.join(map(str, accuracy))} gave an accuracy.")
+        raise ValueError(
+            f"No trial of {', '.join(map(str, accuracy))} gave an accuracy."
+        )
     return max(finite, key=finite.__getitem__)
 
 
@@ -327,7 +383,9 @@ def search(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
     e = run.experiment
     task = e.make_task()
     how = {n: v for n, v in run.search.items() if n not in SEARCHED}
-    scales = fed_repopt_search.search(task, network=e.network, checkpoint=checkpoint, **how)
+    scales = fed_repopt_search.search(
+        task, network=e.network, checkpoint=checkpoint, **how
+    )
     note = {"note": task.source.note} if task.source.note else {}
     return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
 
@@ -349,7 +407,9 @@ def attempt(run: Run, origin: dict[str, str], progress: bool | None) -> str:
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
         print(f"{run.folder}, {run.name}: {error_text(error)}", flush=True)
         return error_text(error)
-    tests = [row["accuracy"] for row in line.get("rows", ()) if row["accuracy"] is not None]
+    tests = [
+        row["accuracy"] for row in line.get("rows", ()) if row["accuracy"] is not None
+    ]
     print(f"{run.folder}, {run.name}: last test {tests[-1:]}", flush=True)
     return ""
 
@@ -406,14 +466,18 @@ def lacking(runs: Iterable[Run]) -> dict[str, str]:
         try:
             samples = sum(e.make_task().sizes)
             if e.train is None and samples < known(e.task, e.dataset).train:
-                raise DataError(f"{e.dataset} has {samples} training images here, a part of it.")
+                raise DataError(
+                    f"{e.dataset} has {samples} training images here, a part of it."
+                )
         except DataError as error:
             reasons[run.dataset] = str(error)
             print(f"left out: {error}", flush=True)
     return reasons
 
 
-def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> "pandas.DataFrame":
+def plan(
+    recipe: str | None = None, scale: str = "quick", **choice: Any
+) -> "pandas.DataFrame":
     """A row for each run that ``reproduce`` would do or find, and for each trial and search:
     ``kind``, ``file``, ``name``, ``stored``, and ``hours`` of what is stored."""
     with extra("plot"):
@@ -424,7 +488,12 @@ def plan(recipe: str | None = None, scale: str = "quick", **choice: Any) -> "pan
     rows = []
     for key, run in listed.items():
         origin = lines[key]["meta"]["provenance"] if key in lines else {}
-        row = {"kind": run.kind, "file": run.folder, "name": run.name, "stored": key in lines}
+        row = {
+            "kind": run.kind,
+            "file": run.folder,
+            "name": run.name,
+            "stored": key in lines,
+        }
         rows.append({**row, "hours": float(origin.get("seconds", math.nan)) / 3600})
     return pandas.DataFrame(rows)
 
@@ -438,12 +507,18 @@ def pack() -> list[str]:
     listed = {key for scale in SCALES for key in with_needs(runs(None, scale))}
     report = []
     for name in sorted({folder for folder, _ in listed}):
-        new = {p: x for p, x in results.recent(name).items() if (name, x["hash"]) in listed}
+        new = {
+            p: x for p, x in results.recent(name).items() if (name, x["hash"]) in listed
+        }
         for path, line in new.items():
             if not results.committed(line):
-                raise ValueError(f"{path} is of uncommitted code: commit, remove it, run again.")
+                raise ValueError(
+                    f"{path} is of uncommitted code: commit, remove it, run again."
+                )
         if new:
-            lines = {line["hash"]: line for line in [*results.packed(name), *new.values()]}
+            lines = {
+                line["hash"]: line for line in [*results.packed(name), *new.values()]
+            }
             results.write(results.packed_file(name), lines.values())
             report.append(f"{name}: {len(new)} runs packed")
         for path in new:

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 PACKED = ".jsonl.gz"
 FEW = 5  # seeds, at least, for the word "ahead"
 RECENT = Path("runs")  # below the working directory; git ignores it
-SOURCES = ("fedlearn", "data", "pyproject.toml", ":(exclude)data/results", ":(exclude)data/grids")
+SOURCES = (
+    "fedlearn",
+    "data",
+    "pyproject.toml",
+    ":(exclude)data/results",
+    ":(exclude)data/grids",
+)
 Line = dict[str, Any]
 
 
@@ -47,8 +53,12 @@ def provenance() -> dict[str, str]:
     git = ["git", "-C", str(data_path().parent)]
     try:
         describe = [*git, "describe", "--always", "--abbrev=12"]
-        commit = subprocess.check_output(describe, stderr=subprocess.DEVNULL, text=True).strip()
-        changed = subprocess.check_output([*git, "status", "--porcelain", "--", *SOURCES])
+        commit = subprocess.check_output(
+            describe, stderr=subprocess.DEVNULL, text=True
+        ).strip()
+        changed = subprocess.check_output(
+            [*git, "status", "--porcelain", "--", *SOURCES]
+        )
         if changed:
             commit += "-dirty"
     except (OSError, subprocess.CalledProcessError):
@@ -77,12 +87,18 @@ def read(path: Path) -> list[Line]:
             data = from_json(path.read_text(encoding="utf-8"))
             lines = data if isinstance(data, list) else [data]
     except (ValueError, EOFError, OSError, RecursionError) as error:
-        raise ValueError(f"{path} is no result of fedlearn: it cannot be read ({error}).") from None
+        raise ValueError(
+            f"{path} is no result of fedlearn: it cannot be read ({error})."
+        ) from None
     for number, line in enumerate(lines, 1):
         if not isinstance(line, dict) or not {"rows", "scales"} & line.keys():
-            raise ValueError(f"{path} is no result of fedlearn: entry {number} is no run.")
+            raise ValueError(
+                f"{path} is no result of fedlearn: entry {number} is no run."
+            )
         if "experiment" in line and line.get("hash") != hash_of(line["experiment"]):
-            raise ValueError(f"{path}: the hash of entry {number} is not of its experiment.")
+            raise ValueError(
+                f"{path}: the hash of entry {number} is not of its experiment."
+            )
     return lines
 
 
@@ -158,7 +174,9 @@ def tables(
     runs: list[Line] = []
     rounds: list[Line] = []
     for place in [places] if isinstance(places, str | Path) else places:
-        for run, rows in [_rows(place)] if isinstance(place, History) else _runs_in(Path(place)):
+        for run, rows in (
+            [_rows(place)] if isinstance(place, History) else _runs_in(Path(place))
+        ):
             rounds += [{"run": len(runs), **row} for row in rows]
             runs.append(run)
     return pandas.DataFrame(runs), pandas.DataFrame(rounds)
@@ -170,19 +188,27 @@ def _runs_in(place: Path) -> list[tuple[Line, list[Line]]]:
     if place.is_dir():
         files = sorted(place.rglob("*.json")) + sorted(place.rglob(f"*{PACKED}"))
     if not files:
-        raise ValueError(f"There is no result in the folder {place}: no .json, no {PACKED}.")
+        raise ValueError(
+            f"There is no result in the folder {place}: no .json, no {PACKED}."
+        )
     runs = []
     for path in files:
         try:
             whole = [line for line in read(path) if is_whole(line)]
-            runs += [_rows(History.from_dict(line), _title(path), line) for line in whole]
+            runs += [
+                _rows(History.from_dict(line), _title(path), line) for line in whole
+            ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if path == place:
-                raise ValueError(f"{path} is no result of fedlearn ({error!r}).") from None
+                raise ValueError(
+                    f"{path} is no result of fedlearn ({error!r})."
+                ) from None
     return runs
 
 
-def _rows(h: History, file: str = "", line: Line | None = None) -> tuple[Line, list[Line]]:
+def _rows(
+    h: History, file: str = "", line: Line | None = None
+) -> tuple[Line, list[Line]]:
     """The row of a run, and those of its rounds; an error for what is no history."""
     meta = h.meta
     task = meta["task"]
@@ -217,7 +243,9 @@ def _rows(h: History, file: str = "", line: Line | None = None) -> tuple[Line, l
     }
     rounds = []
     for row in h.rows:
-        entry = {k: v for k, v in row.items() if v is None or isinstance(v, int | float)}
+        entry = {
+            k: v for k, v in row.items() if v is None or isinstance(v, int | float)
+        }
         for name in ("bytes_up", "bytes_down", "seconds"):
             entry[name] = 0 + row[name]  # an error for what is no number
         for name in ("clients", "refused"):
@@ -266,7 +294,11 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
     text = f"{np.mean(present):{form}}"
     if len(present) > 1:
         text += f" ± {np.std(present, ddof=1):{form.lstrip('+')}}"
-    return text if len(present) == len(values) else f"{text} ({len(present)} of {len(values)} runs)"
+    return (
+        text
+        if len(present) == len(values)
+        else f"{text} ({len(present)} of {len(values)} runs)"
+    )
 
 
 class Difference(NamedTuple):
@@ -360,8 +392,12 @@ def summary(
             within = [h.accuracy_at(megabytes) for h in histories]
             row[f"accuracy at {megabytes:.1f} MB"] = spread(within)
         if target is not None:
-            row[f"rounds to {target:.0%}"] = spread([h.rounds_to(target) for h in histories], ".1f")
-            row[f"MB to {target:.0%}"] = spread([h.megabytes_to(target) for h in histories], ".2f")
+            row[f"rounds to {target:.0%}"] = spread(
+                [h.rounds_to(target) for h in histories], ".1f"
+            )
+            row[f"MB to {target:.0%}"] = spread(
+                [h.megabytes_to(target) for h in histories], ".2f"
+            )
         up, down = sent(histories)
         rows[label] = row | {"MB up": f"{up:.2f}", "MB down": f"{down:.2f}"}
     return pandas.DataFrame(rows).T.rename_axis("method")

@@ -28,11 +28,11 @@ import torch
 
 import fedlearn as fl
 from fedlearn import local
-from fedlearn.lab import recipes
 from fedlearn.files import to_json, write_text
+from fedlearn.lab import recipes
+from fedlearn.lab.results import provenance
 from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
-from fedlearn.lab.results import provenance
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import federation, random_task, ratios  # noqa: E402

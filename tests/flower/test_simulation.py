@@ -80,6 +80,6 @@ def test_command_line_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     common = f"{common} --checkpoint c --no-progress --rounds".split()
     task, options = small(), {"participation": 0.5, "threads": 1}
     fl.run("stc", task, 2, checkpoint="c", **options)
-    assert not cli.main([*common, "4", "--engine", "flower-sim", "--cpus-per-client", "1"])
+    assert not cli.main([*common, "4", "--engine", "flower-sim"])
     assert fl.History.from_json(tmp_path / "h") == fl.run("stc", task, 4, **options)
     assert not ray.is_initialized()

@@ -15,9 +15,9 @@ from scipy.sparse import csr_array
 from torch import nn
 
 import fedlearn as fl
-from fedlearn.lab import cli
 from fedlearn.arguments import check_value
 from fedlearn.errors import DataError
+from fedlearn.lab import cli
 
 
 class Began(Exception):
@@ -83,8 +83,6 @@ REFUSED = """
     run fedavg --out a.json --checkpoint ./a.json ~ a.json is named for two things
     run fedavg --plot mine.py/x.png ~ mine.py is no folder
     run fedavg --plot x.pmg ~ Did you mean 'png'
-    run fedavg --log x.txt ~ .csv
-    run fedavg --until 2 ~ accuracy
     run mine.py:need ~ Did you mean 'needy'
     run mine.py:nothing ~ not a fedlearn.Method
     run no.such:method ~ ModuleNotFoundError
@@ -99,7 +97,6 @@ REFUSED = """
     run fedavg --train 99999999999999999999 ~ cannot be kept
     run fedavg --network os:system ~ 'os:system'
     run fedavg --metric mine.py:odd ~ one argument
-    run fedavg --engine stacked --memory-limit -1 ~ memory_limit
     run fedavg --dataset mnits ~ Did you mean 'mnist'
     run fedavg --dataset nowhere/photos ~ no file or folder
     run fedavg --dataset pickled.npz ~ objects

@@ -48,7 +48,9 @@ def typed(words):
     return cli.experiments(arguments)
 
 
-@pytest.mark.parametrize("names", [*([n] for n in OTHER), OTHER], ids=lambda n: "-".join(n)[:9])
+@pytest.mark.parametrize(
+    "names", [*([n] for n in OTHER), OTHER], ids=lambda n: "-".join(n)[:9]
+)
 def test_every_field_can_be_typed(names):
     one = Experiment(**{name: OTHER[name] for name in names})
     assert OTHER.keys() == {f.name for f in fields(Experiment)}
@@ -57,18 +59,26 @@ def test_every_field_can_be_typed(names):
 
 
 def test_seeds_options_and_values_are_runs_of_their_own():
-    words = "compare fedavg rpn:share=0.5/1,lr=0.3 --seed 0 1 --seed 4 --option by=pixels"
+    words = (
+        "compare fedavg rpn:share=0.5/1,lr=0.3 --seed 0 1 --seed 4 --option by=pixels"
+    )
     both = [("rpn", {"by": "pixels", "share": share, "lr": 0.3}) for share in (0.5, 1)]
     expected = [(*run, seed) for run in (("fedavg", {}), *both) for seed in (0, 1, 4)]
     assert [(e.method, e.options, e.seed) for e in typed(words.split())] == expected
-    (e,) = typed(["run", "fed_repopt", "--option", "form=inf"])  # a number and a form's name
+    (e,) = typed(
+        ["run", "fed_repopt", "--option", "form=inf"]
+    )  # a number and a form's name
     assert e.make_method().model.form == "inf"
 
 
 def test_checkpoints_differ_with_every_field_but_rounds_threads_and_device():
     same = {"rounds", "threads", "device"}
-    names = [cli.stem(Experiment(**{name: OTHER[name]})) for name in OTHER.keys() - same]
-    names += [cli.stem(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"]
+    names = [
+        cli.stem(Experiment(**{name: OTHER[name]})) for name in OTHER.keys() - same
+    ]
+    names += [
+        cli.stem(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"
+    ]
     assert len({"fedavg", *names}) == len(names) + 1
     assert max(map(len, names)) <= 100
     assert not any("/" in name for name in names)
@@ -87,7 +97,9 @@ for arguments in {commands}:
         assert end.code == 0
 print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
@@ -149,8 +161,8 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
 
 def test_files_of_each_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    files = "--log log.csv --save net.safetensors --plot both.png --link LTE".split()
+    files = "--save net.safetensors --plot both.png --link LTE".split()
     assert not main(["compare", "fedavg", "rpn", *SMALL, *files])
     assert "minutes" in capsys.readouterr().out
-    ends = ["log.fedavg.csv", "log.rpn.csv", "net.fedavg.safetensors", "net.rpn.safetensors"]
+    ends = ["net.fedavg.0.safetensors", "net.rpn.0.safetensors"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["both.png", *ends]

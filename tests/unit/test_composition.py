@@ -1,5 +1,6 @@
-"""Can parts be mixed? Every method with a part of FedAvg, and FedAvg with every part of a method, is
-built or refused in one sentence; some train. ``data/composition.yaml`` has mixes that train badly."""
+"""Can parts be mixed? Every method with a part of FedAvg, and FedAvg with every part of a
+method, is built or refused in one sentence; some train. ``data/composition.yaml`` has
+mixes that train badly."""
 
 import itertools
 import random
@@ -17,7 +18,9 @@ SHARE = 0.7  # of FedAvg's accuracy after so many rounds, at least
 BADLY = yaml.safe_load(data_path("composition.yaml").read_text(encoding="utf-8"))
 KINDS = list(fl.Averaging.kinds)
 METHODS = {name: make() for name, make in fl.methods.METHODS.items()}
-METHODS = {name: method for name, method in METHODS.items() if type(method) is fl.Averaging}
+METHODS = {
+    name: method for name, method in METHODS.items() if type(method) is fl.Averaging
+}
 FEDAVG = METHODS["fedavg"]
 TASK = fl.tasks.classification("digits", 4)
 
@@ -39,14 +42,21 @@ def swaps():
 
 
 BUILT = swaps()
-ALLOWED = {label: method for label, method in BUILT.items() if not isinstance(method, str)}
+ALLOWED = {
+    label: method for label, method in BUILT.items() if not isinstance(method, str)
+}
 FEW = random.Random(0).sample(sorted(ALLOWED), 12)
 
 
 def accuracy(method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        how = {"engine": "stacked", "threads": 1, "evaluate_every": ROUNDS, "progress": False}
+        how = {
+            "engine": "stacked",
+            "threads": 1,
+            "evaluate_every": ROUNDS,
+            "progress": False,
+        }
         return fl.run(method, TASK, ROUNDS, **how).final["accuracy"]
 
 
@@ -62,7 +72,8 @@ def test_a_refusal_names_a_part():
 
 
 @pytest.mark.parametrize(
-    "label", [pytest.param(k, marks=[] if k in FEW else pytest.mark.slow) for k in ALLOWED]
+    "label",
+    [pytest.param(k, marks=[] if k in FEW else pytest.mark.slow) for k in ALLOWED],
 )
 def test_an_allowed_swap_trains(label):
     assert share(ALLOWED[label]) >= SHARE - 0.1  # processors differ

@@ -43,7 +43,9 @@ def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
 
     with pytest.raises(OSError, match="a.json cannot be written: No space"):
         write_atomically(path, fail)
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == [
+        "a.json"
+    ]
 
 
 def test_where_nothing_can_be_written(tmp_path):
@@ -56,7 +58,9 @@ def test_where_nothing_can_be_written(tmp_path):
     if os.getuid():  # root may write anywhere
         with pytest.raises(PermissionError, match="is read-only"):
             check_writable(locked / "a.json")
-    assert check_writable(tmp_path / "new" / "a.json") == Path(tmp_path / "new" / "a.json")
+    assert check_writable(tmp_path / "new" / "a.json") == Path(
+        tmp_path / "new" / "a.json"
+    )
     assert not (tmp_path / "new").exists()
 
 
@@ -75,7 +79,11 @@ def test_json_is_strict_and_numbers_come_back():
     value = {"a": [1, math.inf, -math.inf], "b": {"c": math.nan, "d": (0.5, "NaN?")}}
     text = to_json(value)
     back = numbers(json.loads(text, parse_constant=pytest.fail))
-    assert back["a"] == value["a"] and math.isnan(back["b"]["c"]) and back["b"]["d"][1] == "NaN?"
+    assert (
+        back["a"] == value["a"]
+        and math.isnan(back["b"]["c"])
+        and back["b"]["d"][1] == "NaN?"
+    )
     row = {"round": 1, "accuracy": 0.1, "loss": math.nan, "clients": [0], "refused": {}}
     text = fl.History("fedavg", {}, [row]).to_json()
     assert json.loads(text, parse_constant=pytest.fail)["rows"][0]["clients"] == [0]

@@ -23,7 +23,14 @@ def folder(tmp_path, monkeypatch):
 
 def made(monkeypatch, rows, **block):
     """The runs of a recipe "made" of one block on a few digits."""
-    few = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2, "rows": rows}
+    few = {
+        "partition": ["iid"],
+        "rounds": 1,
+        "train": 40,
+        "test": 20,
+        "clients": 2,
+        "rows": rows,
+    }
     quick = {"seeds": [0], "runs": [few | block]}
     recipe = {"paper": "rpn", "shows": "nothing", "quick": quick}
     monkeypatch.setitem(recipes.RECIPES, "made", recipe)
@@ -38,7 +45,9 @@ def labels(name="rpn_digits"):
 def test_every_run_can_be_made_and_stored_runs_are_found(scale):
     listed = recipes.runs(None, scale)
     lines = recipes.stored(listed)
-    assert len({(run.folder, run.name) for run in listed}) == len({run.key for run in listed})
+    assert len({(run.folder, run.name) for run in listed}) == len(
+        {run.key for run in listed}
+    )
     assert sum(run.key in lines for run in listed) >= COUNTS[scale]
     for run in listed[::10]:
         assert run.method().parts()
@@ -62,11 +71,17 @@ def test_stored_runs_are_what_their_recipes_state():
             assert meta["settings"].items() <= vars(e.settings).items()
             options = json.loads(json.dumps(e.options)).items() - {(run.tuned, None)}
             for name, value in options:
-                assert meta["options"][name] == ("inf" if value == float("inf") else value)
+                assert meta["options"][name] == (
+                    "inf" if value == float("inf") else value
+                )
             if run.trials:  # the choice comes out again
                 value = meta["options"][run.tuned]
-                assert value in [trial.experiment.options[run.tuned] for trial in run.trials]
-                accuracy = {float(v): float(a) for v, a in meta["tuned"][run.tuned].items()}
+                assert value in [
+                    trial.experiment.options[run.tuned] for trial in run.trials
+                ]
+                accuracy = {
+                    float(v): float(a) for v, a in meta["tuned"][run.tuned].items()
+                }
                 assert recipes.best(accuracy) == value
 
 
@@ -76,13 +91,18 @@ def test_the_key_is_of_the_experiment_and_not_of_the_machine():
     [on_gpu] = recipes.runs("fed_kgf_figure3", "full", **one, device="cuda")
     assert on_gpu.experiment.precision == "bf16"
     assert on_gpu.key == run.key
-    others = [replace(run, experiment=replace(run.experiment, **{n: 3})) for n in ("rounds", "lr")]
+    others = [
+        replace(run, experiment=replace(run.experiment, **{n: 3}))
+        for n in ("rounds", "lr")
+    ]
     more = {"label": "x"}, {"but": {"server": "x"}}, {"kind": "trial"}
     others += [replace(run, **how) for how in more]
     assert len({run.key, *(other.key for other in others)}) == 6
 
 
-def test_finished_runs_are_left_alone_and_stopped_runs_go_on(folder, monkeypatch, capsys):
+def test_finished_runs_are_left_alone_and_stopped_runs_go_on(
+    folder, monkeypatch, capsys
+):
     few = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg --only Fed-KGF"
     words = ["reproduce", "fed_kgf_figure3", *few.split(), "--no-progress"]
     trained = []
@@ -98,7 +118,13 @@ def test_finished_runs_are_left_alone_and_stopped_runs_go_on(folder, monkeypatch
     assert main(words) == 130
     assert labels("fed_kgf_digits") == ["Fed-KGF"]
     assert not main(words)
-    assert trained == [("fed_kgf", 1), ("fed_kgf", 2), ("fedavg", 1), ("fedavg", 2), ("fedavg", 2)]
+    assert trained == [
+        ("fed_kgf", 1),
+        ("fed_kgf", 2),
+        ("fedavg", 1),
+        ("fedavg", 2),
+        ("fedavg", 2),
+    ]
     assert not main(words)
     assert len(trained) == 5
     assert {path.suffix for path in folder.glob("*/*")} == {".json"}
@@ -135,7 +161,9 @@ def test_the_best_value():
 
 
 def test_the_command_of_a_run_lists_it():
-    listed = [run for scale in recipes.SCALES for run in recipes.runs(None, scale)[::161]]
+    listed = [
+        run for scale in recipes.SCALES for run in recipes.runs(None, scale)[::161]
+    ]
     for run in listed:
         _, words = cli.parse(run.command[1:])
         choice = {"only": words.only, "seeds": words.seed, "split": words.partition}
@@ -166,12 +194,17 @@ def test_a_search_is_done_once_and_goes_on(folder, monkeypatch):
     recipes.reproduce("fed_repopt_table1", **how)
     assert trained == [1, 2, 3, 3]
     assert not list(folder.glob("*/*.checkpoint"))
-    csla, repopt = (x for x in results.recent("fed_repopt_digits").values() if "rows" in x)
-    assert csla["rows"][-1]["loss"] == pytest.approx(repopt["rows"][-1]["loss"], rel=1e-3)
+    csla, repopt = (
+        x for x in results.recent("fed_repopt_digits").values() if "rows" in x
+    )
+    assert csla["rows"][-1]["loss"] == pytest.approx(
+        repopt["rows"][-1]["loss"], rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
-    ("tune", "noun"), [({"options": {"lr": []}}, "list"), ({"options": {"bogus": [1]}}, "bogus")]
+    ("tune", "noun"),
+    [({"options": {"lr": []}}, "list"), ({"options": {"bogus": [1]}}, "bogus")],
 )
 def test_a_choice_among_nothing_is_refused(monkeypatch, tune, noun):
     with pytest.raises(ValueError, match=noun):
@@ -179,7 +212,10 @@ def test_a_choice_among_nothing_is_refused(monkeypatch, tune, noun):
 
 
 def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, capsys):
-    rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"mu": [0.5]}}}
+    rows = {
+        "A": {"method": "fedavg"},
+        "B": {"method": "fedprox", "tune": {"mu": [0.5]}},
+    }
     made(monkeypatch, rows, tune={"options": {"lr": [0.1]}})
     real = recipes.make
 
@@ -208,7 +244,8 @@ def test_missing_data_does_not_stop_other_runs(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("recipe", "row"), [("fed_kgf_figure3", "Fed-KGF"), ("fed_repopt_table1", "RepVGG RepOpt")]
+    ("recipe", "row"),
+    [("fed_kgf_figure3", "Fed-KGF"), ("fed_repopt_table1", "RepVGG RepOpt")],
 )
 def test_stored_runs_come_out_again(recipe, row):
     """Their first rounds: bytes exactly, accuracies but for what another processor rounds."""

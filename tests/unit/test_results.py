@@ -13,13 +13,24 @@ from fedlearn.lab import recipes, results
 from fedlearn.lab.cli import main
 
 
-def history(accuracies=(0.2, None, 0.8), seed=0, up=1000, clients=2, label="by hand", **task):
+def history(
+    accuracies=(0.2, None, 0.8), seed=0, up=1000, clients=2, label="by hand", **task
+):
     """A run whose every round sends so many bytes up, and thrice as many down."""
     same = {"loss": 1.0, "bytes_up": up, "bytes_down": 3 * up, "seconds": 4.0}
     same |= {"clients": list(range(clients)), "refused": {}}
     rows = [{"round": t, "accuracy": a, **same} for t, a in enumerate(accuracies, 1)]
-    task = {"dataset": "digits", "clients": clients, "partition": "Iid()", "network": "mlp"} | task
-    meta = {"label": label, "task": {**task, "seed": seed, "train": 1347}, "settings": {}}
+    task = {
+        "dataset": "digits",
+        "clients": clients,
+        "partition": "Iid()",
+        "network": "mlp",
+    } | task
+    meta = {
+        "label": label,
+        "task": {**task, "seed": seed, "train": 1347},
+        "settings": {},
+    }
     return fl.History("hand", meta, rows)
 
 
@@ -30,7 +41,10 @@ def line_of(experiment, data):
 def test_a_row_a_run_and_a_row_a_round(tmp_path):
     history((0.1, 0.2, 0.3, 0.4, None, 0.6, 0.7)).to_json(tmp_path / "x.json")
     data = history(seed=3, partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
-    data["meta"] |= {"options": {"method": "rpn", "lr": 0.02}, "provenance": {"seconds": "7200"}}
+    data["meta"] |= {
+        "options": {"method": "rpn", "lr": 0.02},
+        "provenance": {"seconds": "7200"},
+    }
     data["meta"]["tuned"] = {"lr": {"0.02": 0.5}}
     lines = [line_of({"rounds": 3}, data), line_of({"short": True}, data)]
     results.write(tmp_path / "y.jsonl.gz", lines)
@@ -89,7 +103,12 @@ def test_the_stored_runs_are_all_read_and_are_the_same_when_packed_again(tmp_pat
 def test_a_summary_has_mean_and_deviation():
     one, other = history(), history((0.5, 0.6, 0.4))
     table = fl.summary({"a": [one, other], "b": other}, target=0.75, megabytes=0.005)
-    reached = ["0.600 ± 0.283", "0.350 ± 0.212", "3.0 (1 of 2 runs)", "0.01 (1 of 2 runs)"]
+    reached = [
+        "0.600 ± 0.283",
+        "0.350 ± 0.212",
+        "3.0 (1 of 2 runs)",
+        "0.01 (1 of 2 runs)",
+    ]
     # of three rounds the last is the last quarter
     assert table.loc["a"].to_list() == [3, reached[0], *reached, "0.00", "0.01"]
     assert table.loc["b", "rounds to 75%"] == "not reached"
@@ -98,7 +117,9 @@ def test_a_summary_has_mean_and_deviation():
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A checkout without results, and a recipe of two runs; do(commit, ...) does them."""
-    monkeypatch.setattr(results, "packed_file", lambda name: tmp_path / f"{name}.jsonl.gz")
+    monkeypatch.setattr(
+        results, "packed_file", lambda name: tmp_path / f"{name}.jsonl.gz"
+    )
     monkeypatch.chdir(tmp_path)
     block = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2}
     block |= {"rows": {name: {"method": "fedavg"} for name in "ab"}}
@@ -156,7 +177,9 @@ def test_uncommitted_code_is_not_packed(checkout, capsys, commit):
 def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkeypatch):
     def git(*words):
         own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", "-C", tmp_path, *own, *words], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-C", tmp_path, *own, *words], check=True, capture_output=True
+        )
 
     names = "fedlearn/a.py", "data/results/a.json", "data/grids/a.json", "book/a.md"
     files = [tmp_path / name for name in names]
