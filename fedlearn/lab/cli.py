@@ -359,7 +359,9 @@ def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
         if speeds:
             minutes = [link.time(h, **speeds)[-1] / 60 for h in runs]
             frame.loc[label, "minutes"] = spread(minutes, ".4g")
-    return frame.to_string()
+    measures = {h.measure for runs in labels.values() for h in runs}
+    notes = [f"accuracy: {name}" for name in sorted(measures - {"accuracy"})]
+    return "\n".join([frame.to_string(), *notes])
 
 
 # ---- the other commands --------------------------------------------------------------------------
@@ -430,6 +432,7 @@ def reproduce(words: Words) -> None:
     What is stored is left alone, and what was stopped goes on. New runs are kept in runs/ below the
     working directory, a file each, until `fedlearn pack` puts them beside the book's.
     """
+    from ..data.sources import missing
     from . import recipes
 
     choice: dict[str, Any] = {
@@ -438,11 +441,13 @@ def reproduce(words: Words) -> None:
     choice |= {"only": words.only, "seeds": words.seed, "split": words.partition}
     if words.plan:
         frame = recipes.plan(words.recipe, words.scale, **choice)
-        stored = frame[frame["kind"] == "run"]["stored"]
+        todo = frame[(frame["kind"] == "run") & ~frame["stored"]]
+        count = (frame["kind"] == "run").sum()
+        spent = frame["hours"].sum()
         print(frame.to_string(index=False))
-        print(
-            f"{len(stored)} runs, {stored.sum()} stored, {frame['hours'].sum():.1f} hours"
-        )
+        for text in missing(todo["data"].unique()):
+            print(f"missing: {text}")
+        print(f"{count} runs, {count - len(todo)} stored in {spent:.1f} hours")
     else:
         how = words.jobs, not words.no_progress
         print(recipes.reproduce(words.recipe, words.scale, *how, **choice).to_string())

@@ -479,7 +479,7 @@ def plan(
     recipe: str | None = None, scale: str = "quick", **choice: Any
 ) -> "pandas.DataFrame":
     """A row for each run that ``reproduce`` would do or find, and for each trial and search:
-    ``kind``, ``file``, ``name``, ``stored``, and ``hours`` of what is stored."""
+    ``kind``, ``file``, ``name``, ``data``, ``stored``, and ``hours`` of what is stored."""
     with extra("plot"):
         import pandas
 
@@ -492,6 +492,7 @@ def plan(
             "kind": run.kind,
             "file": run.folder,
             "name": run.name,
+            "data": run.experiment.dataset,
             "stored": key in lines,
         }
         rows.append({**row, "hours": float(origin.get("seconds", math.nan)) / 3600})
