@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 Words = argparse.Namespace  # what was typed
 
-# of each argument: its name with a default behind "=", its type, and help; names without "--" are
-# positions, of any number where the type ends with "s"
+# a line an argument: its name with a default behind "=", its type, and help
 EXPERIMENTS = """
 --engine=sequential   str    sequential, stacked, auto or flower-sim
 --out                 str    write the history into this file, as JSON; - prints it
---checkpoint          str    file of the finished rounds; a run that finds it goes on from there
+--checkpoint          str    file of the finished rounds; a run that finds it goes on
+                             from there
 --save                str    write the trained network, as .safetensors; a file a run
 --no-progress         bool   no progress bar, and no lines in a log
 --plot                str    draw the accuracies into this image file
@@ -41,22 +41,26 @@ EXPERIMENTS = """
 --jobs=1              int    runs at a time, each in a process of its own
 """
 COST = """
-network               str    a name, or where it is: mine.py:net, torchvision.models:resnet50
+network               str    a name, or where it is: mine.py:net,
+                             torchvision.models:resnet50
 --input               str    the shape of one sample, such as 3x32x32
 --methods=all         str    names with commas between them
 --clients=10          int    that take part in each round, for totals
 --rounds=100          int    of training, for totals
---images=100          int    samples of a client, for methods that send something for each
+--images=100          int    samples of a client, for methods that send something for
+                             each
 --link=LTE            str    LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
 --seed=0              int    of the first weights
---tokens              int    the network takes whole numbers below this, of the shape --input
+--tokens              int    the network takes whole numbers below this, of the shape
+                             --input
 --out                 str    write the numbers into this file, as JSON
 --plot                str    draw the bytes into this image file
 """
 RECIPES = """
-recipe                str?   a table or figure, such as fed_kgf_figure3, or a paper; default: all
---scale=quick         str    quick: handwritten digits; small: real pictures, networks for two CPU
-                             cores; full: the paper's data and network
+recipe                str?   a table or figure, such as fed_kgf_figure3, or a paper;
+                             default: all
+--scale=quick         str    quick: handwritten digits; small: real pictures, networks
+                             for two CPU cores; full: the paper's data and network
 --only                strs   only this row of the comparison
 --rounds              int    communication rounds, by default the recipe's
 --train               int    number of training images
@@ -70,11 +74,16 @@ recipe                str?   a table or figure, such as fed_kgf_figure3, or a pa
 """
 CLASSROOM = """
 folder                str    the folder with the chapters, book/ in a checkout
-out                   str    the folder to write; with --marks that of what was handed in
---for=plain           str    the program that marks: nbgrader reads source/, otter assign otter/
---instructor          bool   with reference answers, rubrics and a plan: not for students
---marks=              str    run what was handed in and write points into this file, as CSV
---seed-from=          str    a CSV with the students' ids in a column id: numbers differ by student
+out                   str    the folder to write; with --marks that of what was handed
+                             in
+--for=plain           str    the program that marks: nbgrader reads source/, otter
+                             assign otter/
+--instructor          bool   with reference answers, rubrics and a plan: not for
+                             students
+--marks=              str    run what was handed in and write points into this file, as
+                             CSV
+--seed-from=          str    a CSV with the students' ids in a column id: numbers differ
+                             by student
 --force               bool   write over what is there already
 """
 CLAIMS = """
@@ -134,12 +143,12 @@ def descriptions(kind: type) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found}
 
 
-# ---- run and compare -----------------------------------------------------------------------------
+# ---- run and compare -----------------------------------------------------------------
 
 
 def experiments(words: Words) -> list[Experiment]:
-    """An experiment for each method, choice of its options and seed. An option goes to the methods
-    that have it; one that no method has goes to all, which refuse it."""
+    """An experiment for each method, choice of its options and seed. An option goes to
+    the methods that have it; one that no method has goes to all, which refuse it."""
     from ..methods import find
 
     values = {
@@ -181,20 +190,20 @@ def run(words: Words) -> None:
         raise ValueError(
             "fedlearn run takes one method and one seed; fedlearn compare takes more."
         )
-    compare(words)
+    compare(words, several=False)
 
 
-def compare(words: Words) -> None:
+def compare(words: Words, several: bool = True) -> None:
     """Run several methods on the same task. Prints what each reached and what it cost.
 
     A method may have options behind a colon, each with one value or several, which are
-    all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with each
-    of them, and mean and standard deviation are shown.
-    """
+    all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with
+    each of them, and mean and standard deviation are shown."""
     from ..files import to_json, write_text
     from .results import provenance
 
     runs = experiments(words)
+    words.several = several
     whole_number("jobs", words.jobs)
     for e in runs:
         e.make_method()  # errors are raised before the first run
@@ -256,47 +265,41 @@ def speeds_of(words: Words) -> dict[str, Any]:
 
 def check_files(words: Words, runs: list[Experiment]) -> list[Path]:
     """The checkpoint of each run; an error for a file that cannot be written."""
-    from ..files import check_writable, is_device
+    from ..files import check_writable
 
-    out = words.out if words.out != "-" else None
-    beside = out if out and not is_device(check_writable(out)) else "fedlearn.json"
-    base = Path(words.checkpoint or beside)
-    checkpoints = [base.with_suffix(f".{stem(e)}.checkpoint") for e in runs]
-    if words.checkpoint and len(runs) == 1:
-        checkpoints = [base]
+    checkpoints = [Path(f"fedlearn.{stem(e)}.checkpoint") for e in runs]
     if len(set(checkpoints)) < len(runs):
         raise ValueError("Every run needs a method, options or a seed of its own.")
+    if words.checkpoint and len(runs) == 1:
+        checkpoints = [Path(words.checkpoint)]
+    paths = [words.plot, *checkpoints]
+    paths += [network_file(words, e) for e in runs] if words.save else []
+    paths += [words.out] if words.out != "-" else []
+    for path in filter(None, paths):
+        check_writable(path)
     if words.plot:
         from ..plot import check_image
 
         check_image(words.plot)
-    saved = [network_file(words, e) for e in runs] if words.save else []
-    files = [path for path in (out, words.plot, *saved, *checkpoints) if path]
-    paths = [check_writable(path) for path in files]
-    for path in paths:
-        if paths.count(path) > 1 and not is_device(path):
-            raise ValueError(f"{path} is named for two things: give each its own file.")
     return checkpoints
 
 
 def network_file(words: Words, e: Experiment) -> Path:
-    """The file of a run's network; with several runs its name has label and seed."""
+    """The file of a run's network; of a comparison its name has label and seed."""
     path = Path(words.save)
     if path.suffix != ".safetensors":
         raise ValueError(f"--save writes a file such as model.safetensors, not {path}.")
-    if len(words.method) == 1 and len(words.seed) < 2 and ":" not in words.method[0]:
-        return path
-    return path.with_suffix(f".{slug(e.label)}.{e.seed}.safetensors")
+    if words.several:
+        path = path.with_suffix(f".{slug(e.label)}.{e.seed}.safetensors")
+    return path
 
 
 def stem(e: Experiment) -> str:
-    """An experiment as a part of a checkpoint's name. Rounds, threads and device may differ when a
-    run goes on."""
+    """An experiment as a part of a checkpoint's name. Rounds, threads and device may
+    differ when a run goes on."""
     same = replace(e, rounds=Experiment.rounds, threads=None, device=Experiment.device)
-    text = slug(" ".join(same.arguments()).replace(" --", "."))
-    return (
-        text if len(text) <= 100 else f"{slug(e.label)[:50]}.{crc32(text.encode()):08x}"
-    )
+    text = " ".join(same.arguments())
+    return f"{slug(e.label)[:50]}.{crc32(text.encode()):08x}"
 
 
 def slug(text: str) -> str:
@@ -336,11 +339,11 @@ def save(history: "History", task: Any, path: Path) -> None:
     from ..tasks.base import shown
 
     names = ("classes", "mean", "std", "names")
-    about = {name: getattr(task.source, name) for name in names}
-    about |= {"network": shown(task.network_name), "shape": task.shape}
-    metadata = {name: to_json(value) for name, value in about.items()}
-    metadata["method"] = history.method
-    write_tensors(path, apart(state_of(history.network())), metadata)
+    about = {name: to_json(getattr(task.source, name)) for name in names}
+    about["network"] = to_json(shown(task.network_name))
+    about["shape"] = to_json(task.shape)
+    about["method"] = history.method
+    write_tensors(path, apart(state_of(history.network())), about)
 
 
 def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
@@ -364,51 +367,42 @@ def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
     return "\n".join([frame.to_string(), *notes])
 
 
-# ---- the other commands --------------------------------------------------------------------------
+# ---- the other commands --------------------------------------------------------------
 
 
 def cost(words: Words) -> None:
     """Count what each method would send for a network of your own, untrained."""
     from ..costs import cost as count
-    from ..files import check_writable
 
     if words.input is None:
         raise ValueError(
-            "fedlearn cost needs the shape of a sample, such as --input 3x32x32."
+            "fedlearn cost needs a sample's shape, such as --input 3x32x32."
         )
-    if words.plot:
-        from ..plot import check_image, save
-
-        check_image(words.plot)
-    for path in filter(None, (words.out, words.plot)):
-        check_writable(path)
     names = [name for name in words.methods.split(",") if name]
-    how = {
-        n: getattr(words, n)
-        for n in ("clients", "rounds", "link", "images", "seed", "tokens")
-    }
-    costs = count(words.network, words.input, "all" if "all" in names else names, **how)
+    options = ("clients", "rounds", "link", "images", "seed", "tokens")
+    costs = count(
+        words.network,
+        words.input,
+        "all" if "all" in names else names,
+        **{name: getattr(words, name) for name in options},
+    )
     print(costs)
     if words.out:
         costs.to_json(words.out)
     if words.plot:
+        from ..plot import save
+
         save(costs.plot().figure, words.plot)
 
 
 def methods(words: Words) -> None:
-    """List the methods, their options and the parts that they replace."""
+    """List the methods and their options."""
     from ..methods import METHODS
-    from ..round import Averaging
 
-    base = Averaging().parts()
     for name, function in METHODS.items():
         first = (sys.modules[function.__module__].__doc__ or "").partition("\n\n")[0]
         options = str(inspect.signature(function)).partition(" -> ")[0]
-        print(f"{name}{options}\n    {' '.join(first.split())}")
-        for part, text in function().parts().items():
-            if text != base.get(part):
-                print(f"    {part:<16}  {text}")
-        print()
+        print(f"{name}{options}\n    {' '.join(first.split())}\n")
 
 
 def check(words: Words) -> int:
@@ -427,11 +421,12 @@ def check(words: Words) -> int:
 
 
 def reproduce(words: Words) -> None:
-    """Do the runs behind a table or figure of the papers, and print what is stored of it.
+    """Do the runs behind a table or figure of the papers, and print what is stored of
+    it.
 
-    What is stored is left alone, and what was stopped goes on. New runs are kept in runs/ below the
-    working directory, a file each, until `fedlearn pack` puts them beside the book's.
-    """
+    What is stored is left alone, and what was stopped goes on. New runs are kept in
+    runs/ below the working directory, a file each, until `fedlearn pack` puts them
+    beside the book's."""
     from ..data.sources import missing
     from . import recipes
 
@@ -473,9 +468,7 @@ def classroom(words: Words) -> None:
     files = classroom.make(*places, words.force, kind, words.instructor, seed_from)
     print(f"{len(files)} files in {words.out}; its README.md says how students begin.")
     if words.instructor:
-        print(
-            f"Not for students: {words.out}/instructor, and the folder of the marking program."
-        )
+        print(f"Not for students: {words.out}/instructor.")
 
 
 # each command and the table of its arguments
@@ -519,7 +512,8 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Words], int | None], Words]:
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """The command ``fedlearn`` -> its exit status. Errors are printed as one sentence."""
+    """The command ``fedlearn`` -> its exit status. Errors are printed as one
+    sentence."""
     words = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -1,5 +1,5 @@
-"""``Experiment``: everything that states a run, in plain values. Importing it does not load torch,
-so ``fedlearn run --help`` is quick."""
+"""``Experiment``: everything that states a run, in plain values. Importing it does not
+load torch, so ``fedlearn run --help`` is quick."""
 
 import ast
 import inspect
@@ -22,11 +22,12 @@ FLAGS = {"options": "option", "metrics": "metric"}
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Settings):
-    """Everything that states a run: the method and its options, the task, rounds and settings.
+    """Everything that states a run: the method and its options, the task, rounds and
+    settings.
 
-    Two machines with equal experiments have the same method, task and seed. Names of methods, data
-    sets and networks are looked up when the method and the task are made. The fields of
-    ``Settings`` are parameters, too.
+    Two machines with equal experiments have the same method, task and seed. Names of
+    methods, data sets and networks are looked up when the method and the task are made.
+    The fields of ``Settings`` are parameters, too.
 
     Parameters
     ----------
@@ -39,23 +40,26 @@ class Experiment(Settings):
     task : str
         classification, detection or segmentation
     dataset : str
-        digits (in the package), mnist, fashion_mnist, cifar10, cifar100, cinic10, tiny_imagenet, or
-        data of your own; for detection and segmentation digits, or digits:0.8 of that difficulty
-        from 0 to 1, voc and coco, or voc:96 for pictures of 96 pixels
+        digits (in the package), mnist, fashion_mnist, cifar10, cifar100, cinic10,
+        tiny_imagenet, or data of your own; for detection and segmentation digits, or
+        digits:0.8 of that difficulty from 0 to 1, voc and coco, or voc:96 for pictures
+        of 96 pixels
     clients : int or str
-        number of clients; or "users" for one client a user of the data, or a column of a table
+        number of clients; or "users" for one client a user of the data, or a column of
+        a table
     partition : str
-        split of the images: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE, permuted,
-        table:NAME, objects
+        split of the images: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE,
+        permuted, table:NAME, objects
     network : str, optional
-        a network of fedlearn.models, or your own function (shape, classes) -> module: mine.py:name
-        or module:name; by default the data set's own
+        a network of fedlearn.models, or your own function (shape, classes) -> module:
+        mine.py:name or module:name; by default the data set's own
     augment : tuple of str
         crop or flip; for detection and segmentation also scale
     metrics : tuple of str
-        further measures of the test set: per_class; per_class_iou of masks, per_class_ap of boxes;
-        per_client, client_spread, worst_client, personal of clients' own test samples;
-        per_class_mix, worst_class_mix without them; or your own, mine.py:name
+        further measures of the test set: per_class; per_class_iou of masks,
+        per_class_ap of boxes; per_client, client_spread, worst_client, personal of
+        clients' own test samples; per_class_mix, worst_class_mix without them; or your
+        own, mine.py:name
     train : int, optional
         number of training images, by default all
     test : int, optional
@@ -211,7 +215,8 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def read_value(text: str) -> Any:
-    """A Python literal that JSON can hold, a number such as inf, or else the text itself."""
+    """A Python literal that JSON can hold, a number such as inf, or else the text
+    itself."""
     try:
         value = ast.literal_eval(text)
         json.dumps(value)

@@ -1,7 +1,8 @@
-"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker. An entry
-holds a number as printed, a formula and a verdict, which is derived anew: "matches", "rounding" (it
-does once rounded or cut), "inconsistent", or "not derivable" (measured results). Entries that are
-only another ``reading_of`` one are no claims of their own; one that does not hold is "rejected"."""
+"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker.
+An entry holds a number as printed, a formula and a verdict, which is derived anew:
+"matches", "rounding" (it does once rounded or cut), "inconsistent", or "not derivable"
+(measured results). Entries that are only another ``reading_of`` one are no claims of
+their own; one that does not hold is "rejected"."""
 
 import ast
 import copy
@@ -54,8 +55,8 @@ def audit(
     claims: Iterable[dict[str, Any]] | None = None,
     strict: bool = True,
 ) -> list[Result]:
-    """Recompute every entry of a paper, by default of all, or of these claims; if ``strict``,
-    ``ValueError`` lists the entries that disagree.
+    """Recompute every entry of a paper, by default of all, or of these claims; if
+    ``strict``, ``ValueError`` lists the entries that disagree.
 
     >>> [claim] = [c for c in load() if c["id"] == "rpn-upload-factor"]
     >>> [(r.computed, r.verdict) for r in audit(claims=[claim])]
@@ -102,7 +103,8 @@ def evaluate(formula: str, data: object = None) -> Any:
 
 
 def verdict_of(value: str | bool | None, computed: Any) -> str:
-    """The verdict on printed digits ("7E+1": about 70), a statement's truth, or None."""
+    """The verdict on printed digits ("7E+1": about 70), a statement's truth, or
+    None."""
     if value is None or computed is None:
         return "not derivable"
     if isinstance(value, bool):
@@ -130,13 +132,15 @@ def table(paper: str) -> "pd.DataFrame":
 
 
 def counts(results: Iterable[Result]) -> dict[str, int]:
-    """How many claims have each verdict, readings left out; those that are absent count 0."""
+    """How many claims have each verdict, readings left out; those that are absent count
+    0."""
     each = Counter(r.verdict for r in results if "reading_of" not in r.claim)
     return {verdict: each[verdict] for verdict in VERDICTS if verdict != "rejected"}
 
 
 def report(results: Sequence[Result]) -> str:
-    """What ``audit`` found, a line an entry, and below how many claims have each verdict."""
+    """What ``audit`` found, a line an entry, and below how many claims have each
+    verdict."""
     width, lines = max(len(r.claim["id"]) for r in results), []
     for r in results:
         text = f"printed {r.claim['printed']!s:.60}, computed {show(r.computed) or '-'}"
@@ -182,8 +186,11 @@ def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
 
 @cache
 def generated(bound: float, steps: int = 400) -> tuple[float, float]:
-    """Of Fed-KGF's Eq. (2), all drawn uniformly, ``|w|`` up to ``bound``: ``E |w|**β / E |w'|``,
-    and the part of the gradient that reaches the base kernel, ``E β |w|**(β - 1)``."""
+    """Two means over Fed-KGF's Eq. (2), all drawn uniformly, ``|w|`` up to ``bound``.
+
+    ``E |w|**β / E |w'|``, and ``E β |w|**(β - 1)``, the part of the gradient that reaches
+    the base kernel.
+    """
     middle = (np.arange(steps) + 0.5) / steps  # integrals are sums over midpoints
     w, beta = bound * middle[:, None], 2 + 8 * middle
     power = float((w**beta).mean())
@@ -212,7 +219,8 @@ def _sum(
 
 
 def base_params(net: torch.nn.Module, base: int) -> int:
-    """Numbers in Fed-KGF's incomplete network (section 3.2), ``base`` kernels a convolution."""
+    """Numbers in Fed-KGF's incomplete network (section 3.2), ``base`` kernels a
+    convolution."""
     rest = _sum(net, prod, [0, 1, 2])
     return rest + _sum(
         net, lambda shape: prod(shape[1:]) * min(base, shape[0]), KERNELS
@@ -221,16 +229,18 @@ def base_params(net: torch.nn.Module, base: int) -> int:
 
 @cache
 def repopt(net: torch.nn.Module) -> torch.nn.Module:
-    """What FedRepOpt trains in place of a network in form "csla"; constants count as buffers."""
+    """What FedRepOpt trains in place of a network in form "csla"; constants count as
+    buffers."""
     with next(net.parameters()).device:
         return target(net)
 
 
 @cache
 def repopt_gap(name: str, rule: str) -> float:
-    """RepOpt with a ``rule`` for its multipliers against the network with branches: the distance of
-    their kernels over the distance learned. "position" is the package's, "branches" lacks the 1 of
-    the identity branch, "scalar" is Eq. (1)'s s_3^2 + s_1^2."""
+    """RepOpt with a ``rule`` for its multipliers against the network with branches: the
+    distance of their kernels over the distance learned. "position" is the package's,
+    "branches" lacks the 1 of the identity branch, "scalar" is Eq. (1)'s s_3^2 +
+    s_1^2."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         csla = NETWORKS[name](form="csla").double()  # type: ignore[call-arg]
@@ -255,7 +265,8 @@ def repopt_gap(name: str, rule: str) -> float:
 def _fedavg(
     net: torch.nn.Module, M: Sequence[float | torch.Tensor], batches: torch.Tensor
 ) -> torch.nn.Module:
-    """The network after federated SGD on ``batches`` [rounds, clients, steps, images, ...]."""
+    """The network after federated SGD on ``batches`` [rounds, clients, steps, images,
+    ...]."""
     for clients in batches:
         ends = [copy.deepcopy(net) for _ in clients]
         for local, steps in zip(ends, clients, strict=True):
@@ -273,7 +284,8 @@ def _fedavg(
 
 
 def _kernels(net: torch.nn.Module) -> torch.Tensor:
-    """The kernels of all blocks as one vector; branches count as the one that they add up to."""
+    """The kernels of all blocks as one vector; branches count as the one that they add
+    up to."""
     net = (
         net
         if any(block.form == "inf" for block in blocks(net).values())
@@ -286,8 +298,9 @@ def _kernels(net: torch.nn.Module) -> torch.Tensor:
 
 @cache
 def folding_gap(name: str, training: bool = False) -> float:
-    """A network with branches against the same folded into one kernel a block, both random: the
-    distance of their outputs over their size. ``training``: branches normalise by the batch."""
+    """A network with branches against the same folded into one kernel a block, both
+    random: the distance of their outputs over their size. ``training``: branches
+    normalise by the batch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = NETWORKS[name](form="tr").double().eval()  # type: ignore[call-arg]
@@ -320,14 +333,15 @@ NAMES: dict[str, Callable[..., Any]] = {
     ),
     "yolox_s": partial(network, "yolox"),
     "yolox_l": partial(network, "yolox", 80, 3, 64),
-    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers; what RPN
-    # sends, by its section 3.6
+    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers;
+    # what RPN sends, by its section 3.6
     "params": lambda net: _sum(net, prod),
     "conv_weights": lambda net: _sum(net, prod, KERNELS),
     "kernels": lambda net: _sum(net, lambda shape: shape[0] * shape[1], KERNELS),
     "dense_weights": lambda net: _sum(net, prod, [2]),
     "pooled": lambda net: _sum(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
-    # k x k kernels with k > 1: their entries, and the layers with so many outputs; batch statistics
+    # k x k kernels with k > 1: their entries, and the layers with so many outputs; batch
+    # statistics
     "spatial_weights": lambda net: _sum(
         net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS
     ),
@@ -341,7 +355,8 @@ NAMES: dict[str, Callable[..., Any]] = {
         type(m).__name__ in kinds for m in net.modules()
     ),
     "darknet_layers": lambda net: sum(net.layers().values()),
-    # relative decline and gain in per cent between two printed numbers: (low, middle, high)
+    # relative decline and gain in per cent between two printed numbers: (low, middle,
+    # high)
     "drop": lambda before, after: tuple(
         100 * (1 - q) for q in quotient(after, before)[::-1]
     ),
@@ -357,6 +372,22 @@ NAMES: dict[str, Callable[..., Any]] = {
     "partition": lambda name: Table(name).counts().tolist(),
     "columns": lambda rows: np.sum(rows, 0).tolist(),
 }
-for function in (base_params, multiply_adds, repopt, repopt_gap, folding_gap, generated, quotient,
-                 chi2_per_dof, sum, abs, len, enumerate, max, min, sorted, zip):  # fmt: skip
-    NAMES[function.__name__] = function
+FUNCTIONS: list[Callable[..., Any]] = [
+    base_params,
+    multiply_adds,
+    repopt,
+    repopt_gap,
+    folding_gap,
+    generated,
+    quotient,
+    chi2_per_dof,
+    sum,
+    abs,
+    len,
+    enumerate,
+    max,
+    min,
+    sorted,
+    zip,
+]
+NAMES |= {function.__name__: function for function in FUNCTIONS}

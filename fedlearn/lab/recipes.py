@@ -1,5 +1,5 @@
-"""Recipes: the papers' tables and figures as lists of runs (``data/recipes.yaml``), at one of three
-scales. ``reproduce`` does those that are not stored."""
+"""Recipes: the papers' tables and figures as lists of runs (``data/recipes.yaml``), at
+one of three scales. ``reproduce`` does those that are not stored."""
 
 import inspect
 import math
@@ -50,13 +50,13 @@ Key = tuple[str, str]  # a file of stored runs, and the hash of an experiment
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a recipe, or what it needs: a trial that chooses an option, a search for scales.
+    """A run of a recipe, or what it needs: a trial that chooses an option, a search for
+    scales.
 
-    ``folder`` names the file of stored runs. ``but`` replaces parts of the method. ``search`` has
-    the data and settings of the server's search for FedRepOpt's scales. ``trials`` are short runs
-    on validation images with values of the option ``tuned``, of which the best is taken.
-    ``command`` are the words that make the run again.
-    """
+    ``folder`` names the file of stored runs. ``but`` replaces parts of the method.
+    ``search`` has the data and settings of the server's search for FedRepOpt's scales.
+    ``trials`` are short runs on validation images with values of the option ``tuned``,
+    of which the best is taken. ``command`` are the words that make the run again."""
 
     folder: str
     label: str
@@ -71,7 +71,8 @@ class Run:
 
     @property
     def stated(self) -> Line:
-        """The experiment of its stored line: everything but defaults and the machine."""
+        """The experiment of its stored line: everything but defaults and the
+        machine."""
         e = self.experiment
         if self.kind == "search":
             return {"method": "search", "network": e.network, **self.search}
@@ -143,7 +144,7 @@ def part(value: Any) -> Any:
     return getattr(parts, name)(**{option: part(v) for option, v in options.items()})
 
 
-# ---- which runs ----------------------------------------------------------------------------------
+# ---- which runs ----------------------------------------------------------------------
 
 
 def results_folder(name: str, scale: str) -> str:
@@ -156,9 +157,10 @@ def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
     pick(scale, dict.fromkeys(SCALES), "scale")
     if recipe is not None:
         pick(recipe, PAPERS | dict.fromkeys(RECIPES), "paper or recipe")
-    named = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
-    if why := named.get(recipe or "", {}).get("without", {}).get(scale):
+    if recipe in RECIPES and scale not in RECIPES[recipe]:
+        why = RECIPES[recipe]["without"][scale]
         raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
+    named = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
     return {name: r for name, r in named.items() if scale in r}
 
 
@@ -173,9 +175,8 @@ def runs(
 ) -> list[Run]:
     """The runs of a recipe, of a paper's recipes, or of all, each once.
 
-    ``only`` are labels of rows and ``split`` partitions; ``numbers`` (rounds, train, test) replace
-    those of the recipe.
-    """
+    ``only`` are labels of rows and ``split`` partitions; ``numbers`` (rounds, train,
+    test) replace those of the recipe."""
     replaced: Line = {n: v for n, v in numbers.items() if v is not None}
     words = [word for n, v in replaced.items() for word in (f"--{n}", str(v))]
     replaced["device"] = (
@@ -291,12 +292,12 @@ def with_needs(runs: Iterable[Run]) -> dict[Key, Run]:
     return {run.key: run for run in (*searches, *trials, *runs)}
 
 
-# ---- doing them ----------------------------------------------------------------------------------
+# ---- doing them ----------------------------------------------------------------------
 
 
 def stored(runs: Iterable[Run]) -> dict[Key, Line]:
-    """The stored lines of these runs' files. Lines of uncommitted code do not count, nor those with
-    an option that was chosen on test images."""
+    """The stored lines of these runs' files. Lines of uncommitted code do not count,
+    nor those with an option that was chosen on test images."""
     lines = {}
     for name in dict.fromkeys(run.folder for run in runs):
         for line in results.packed(name):
@@ -309,7 +310,8 @@ def stored(runs: Iterable[Run]) -> dict[Key, Line]:
 
 
 def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> Line:
-    """Do one run, from its checkpoint if there is one -> the line that its file holds."""
+    """Do one run, from its checkpoint if there is one -> the line that its file
+    holds."""
     folder, name = run.key
     path = results.RECENT / folder / f"{name}.json"
     checkpoint = path.with_suffix(".checkpoint")
@@ -332,7 +334,8 @@ def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> Line
 
 
 def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
-    """The history of a run, with the best value of its trials and the scales of its search."""
+    """The history of a run, with the best value of its trials and the scales of its
+    search."""
     e = run.experiment
     lines = stored([run])
     for need in (*run.searches, *run.trials):
@@ -421,8 +424,8 @@ def reproduce(
     progress: bool | None = None,
     **choice: Any,
 ) -> "pandas.DataFrame":
-    """Do what ``runs`` lists and is not stored: searches, then trials, then the runs -> the summary
-    of the stored runs. ``ValueError`` at the end if one failed."""
+    """Do what ``runs`` lists and is not stored: searches, then trials, then the runs ->
+    the summary of the stored runs. ``ValueError`` at the end if one failed."""
     with extra("plot"):
         import pandas  # noqa: F401  before hours of runs, not after
     with extra("lab"):
@@ -458,8 +461,8 @@ def reproduce(
 
 
 def lacking(runs: Iterable[Run]) -> dict[str, str]:
-    """Data set -> why it cannot be had. Those that can be fetched are fetched. A part of a data set
-    is not enough for a run of the whole."""
+    """Data set -> why it cannot be had. Those that can be fetched are fetched. A part
+    of a data set is not enough for a run of the whole."""
     reasons = {}
     for run in {run.dataset: run for run in runs}.values():
         e = run.experiment
@@ -478,8 +481,9 @@ def lacking(runs: Iterable[Run]) -> dict[str, str]:
 def plan(
     recipe: str | None = None, scale: str = "quick", **choice: Any
 ) -> "pandas.DataFrame":
-    """A row for each run that ``reproduce`` would do or find, and for each trial and search:
-    ``kind``, ``file``, ``name``, ``data``, ``stored``, and ``hours`` of what is stored."""
+    """A row for each run that ``reproduce`` would do or find, and for each trial and
+    search: ``kind``, ``file``, ``name``, ``data``, ``stored``, and ``hours`` of what is
+    stored."""
     with extra("plot"):
         import pandas
 
@@ -502,9 +506,8 @@ def plan(
 def pack() -> list[str]:
     """Move finished runs of ``runs/`` into the packed files -> a line a file.
 
-    A run replaces that of the same experiment; others are added at the end. Runs of uncommitted
-    code are refused. Files of other runs than the recipes' stay.
-    """
+    A run replaces that of the same experiment; others are added at the end. Runs of
+    uncommitted code are refused. Files of other runs than the recipes' stay."""
     listed = {key for scale in SCALES for key in with_needs(runs(None, scale))}
     report = []
     for name in sorted({folder for folder, _ in listed}):

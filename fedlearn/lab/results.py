@@ -1,9 +1,9 @@
 """Stored runs and their tables.
 
-A line of ``data/results/<name>.jsonl.gz`` is a run: its experiment, the hash of the experiment, and
-its history (or the scales that FedRepOpt's search has found). New runs are single files in
-``runs/<name>/`` below the working directory, until ``fedlearn pack`` moves them into ``data``.
-"""
+A line of ``data/results/<name>.jsonl.gz`` is a run: its experiment, the hash of the
+experiment, and its history (or the scales that FedRepOpt's search has found). New runs
+are single files in ``runs/<name>/`` below the working directory, until ``fedlearn
+pack`` moves them into ``data``."""
 
 import gzip
 import hashlib
@@ -49,7 +49,8 @@ def hash_of(experiment: dict[str, Any]) -> str:
 
 
 def provenance() -> dict[str, str]:
-    """Command, day and commit of a result; "-dirty" marks programs that differ from the commit."""
+    """Command, day and commit of a result; "-dirty" marks programs that differ from the
+    commit."""
     git = ["git", "-C", str(data_path().parent)]
     try:
         describe = [*git, "describe", "--always", "--abbrev=12"]
@@ -73,12 +74,12 @@ def committed(line: Line) -> bool:
     return commit != "not a checkout" and not commit.endswith("-dirty")
 
 
-# ---- files ---------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------
 
 
 def read(path: Path) -> list[Line]:
-    """The runs of a file: packed, or JSON of a history or of several; ``ValueError`` for a file
-    without runs, and for a run with the hash of another experiment."""
+    """The runs of a file: packed, or JSON of a history or of several; ``ValueError``
+    for a file without runs, and for a run with the hash of another experiment."""
     try:
         if path.name.endswith(PACKED):
             texts = gzip.decompress(path.read_bytes()).decode().splitlines()
@@ -120,7 +121,8 @@ def packed_file(name: str) -> Path:
 
 
 def packed(name: str) -> list[Line]:
-    """The book's runs with that name, such as "rpn_digits"; none if there is no such file."""
+    """The book's runs with that name, such as "rpn_digits"; none if there is no such
+    file."""
     path = packed_file(name)
     return _read_once(path, path.stat().st_mtime_ns) if path.exists() else []
 
@@ -131,8 +133,9 @@ def recent(name: str) -> dict[Path, Line]:
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a file in ``data/results``, as histories; without the trials that chose an
-    option. ``name`` is that of a packed file, or of one that ``fedlearn compare --out`` made.
+    """The book's runs of a file in ``data/results``, as histories; without the trials
+    that chose an option. ``name`` is that of a packed file, or of one that ``fedlearn
+    compare --out`` made.
 
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
@@ -147,20 +150,22 @@ def is_whole(line: Line) -> bool:
     return "rows" in line and not line.get("experiment", {}).get("short")
 
 
-# ---- tables --------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------
 
 
 def tables(
     places: str | Path | Iterable[str | Path | History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """The runs of ``places`` (files, folders or histories; by default the book's) as two tables.
+    """The runs of ``places`` (files, folders or histories; by default the book's) as
+    two tables.
 
-    The first has a row a run: ``label``, ``method``, ``dataset``, ``partition``, ``clients``,
-    ``network``, ``seed``, ``last test``, ``last quarter`` (mean of the tests in the last quarter of
-    the rounds), ``chosen on`` ("test" or "validation" images, if an option was chosen), ``hours``,
-    ``commit``, ``hardware``, ... The second has a row a round of the ``run`` with that index:
-    ``round``, ``accuracy``, ``bytes_up``, ... Trials are left out, and files in a folder that hold
-    no run. ``ValueError`` for a named file without runs, and for a folder without files.
+    The first has a row a run: ``label``, ``method``, ``dataset``, ``partition``,
+    ``clients``, ``network``, ``seed``, ``last test``, ``last quarter`` (mean of the
+    tests in the last quarter of the rounds), ``chosen on`` ("test" or "validation"
+    images, if an option was chosen), ``hours``, ``commit``, ``hardware``, ... The
+    second has a row a round of the ``run`` with that index: ``round``, ``accuracy``,
+    ``bytes_up``, ... Trials are left out, and files in a folder that hold no run.
+    ``ValueError`` for a named file without runs, and for a folder without files.
 
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
@@ -263,8 +268,8 @@ def _title(path: Path) -> str:
 
 @lru_cache
 def split_text(text: str) -> str:
-    """A partition as people type it: "Dirichlet(alpha=0.5, min_samples=1)" is "dirichlet:0.5".
-    Other texts are returned as they are."""
+    """A partition as people type it: "Dirichlet(alpha=0.5, min_samples=1)" is
+    "dirichlet:0.5". Other texts are returned as they are."""
     names = {make.__name__: name for name, (make, *_) in partitions.PARTS.items()}
     call = re.match(r"(\w+)\((?:\w+='?([^',)]+))?", text)
     if call is None or call[1] not in names:
@@ -276,14 +281,14 @@ def split_text(text: str) -> str:
         return text
 
 
-# ---- several runs together -----------------------------------------------------------------------
+# ---- several runs together -----------------------------------------------------------
 
 
 def spread(values: Collection[float | None], form: str = ".3f") -> str:
     """Mean and standard deviation of a few runs as text.
 
-    A sign that ``form`` asks for, as in "+.1f", is the mean's. Values that are ``None`` (never
-    reached) are left out of both, and the text says how many are there.
+    A sign that ``form`` asks for, as in "+.1f", is the mean's. Values that are ``None``
+    (never reached) are left out of both, and the text says how many are there.
 
     >>> spread([0.8, 0.6]), spread([0.8, None]), spread([None])
     ('0.700 ± 0.141', '0.800 (1 of 2 runs)', 'not reached')
@@ -302,8 +307,9 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
 
 
 class Difference(NamedTuple):
-    """Of paired seeds: the mean difference, its 95 % interval, and in how many it is above zero.
-    ``str`` says "ahead" or "behind" where the interval of at least five seeds excludes zero."""
+    """Of paired seeds: the mean difference, its 95 % interval, and in how many it is
+    above zero. ``str`` says "ahead" or "behind" where the interval of at least five
+    seeds excludes zero."""
 
     mean: float
     low: float
@@ -325,8 +331,8 @@ class Difference(NamedTuple):
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
-    """How far the numbers ``a`` are above ``b``, both by seed, over the seeds of both; with
-    Student's interval of the mean, which is unbounded below two seeds.
+    """How far the numbers ``a`` are above ``b``, both by seed, over the seeds of both;
+    with Student's interval of the mean, which is unbounded below two seeds.
 
     >>> a, b = dict(enumerate([3.0, 4.0, 3.0, 4.0, 3.5])), dict.fromkeys(range(5), 1.0)
     >>> print(paired(a, b), paired({0: 1.0}, b), sep="; ")
@@ -361,8 +367,8 @@ def summary(
     Parameters
     ----------
     runs
-        Labels, each with a history or a list of histories, one a seed, which are shown as mean ±
-        standard deviation.
+        Labels, each with a history or a list of histories, one a seed, which are shown as
+        mean ± standard deviation.
     target
         A test accuracy, 0 to 1: rounds and megabytes until it is reached get columns.
     megabytes
@@ -376,7 +382,8 @@ def summary(
     Examples
     --------
     >>> row = {"round": 1, "accuracy": 0.9, "bytes_up": 2e6, "bytes_down": 3e6}
-    >>> summary({"FedAvg": History("fedavg", {}, [row])}, target=0.5).loc["FedAvg"].to_list()
+    >>> history = History("fedavg", {}, [row])
+    >>> summary({"FedAvg": history}, target=0.5).loc["FedAvg"].to_list()
     [1, '0.900', '0.900', '1.0', '5.00', '2.00', '3.00']
     """
     with extra("plot"):

@@ -80,7 +80,6 @@ REFUSED = """
     run fedavg --plot x.png --against minutes ~ Minutes need a link
     run fedavg --out leaf ~ leaf is a folder
     run fedavg --out . ~ . is a folder
-    run fedavg --out a.json --checkpoint ./a.json ~ a.json is named for two things
     run fedavg --plot mine.py/x.png ~ mine.py is no folder
     run fedavg --plot x.pmg ~ Did you mean 'png'
     run mine.py:need ~ Did you mean 'needy'

@@ -79,10 +79,11 @@ def test_checkpoints_differ_with_every_field_but_rounds_threads_and_device():
     names += [
         cli.stem(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"
     ]
-    assert len({"fedavg", *names}) == len(names) + 1
+    default = cli.stem(Experiment())
+    assert len({default, *names}) == len(names) + 1
     assert max(map(len, names)) <= 100
     assert not any("/" in name for name in names)
-    assert cli.stem(Experiment(**{name: OTHER[name] for name in same})) == "fedavg"
+    assert cli.stem(Experiment(**{name: OTHER[name] for name in same})) == default
 
 
 def test_help_does_not_load_torch():
