@@ -50,12 +50,14 @@ def from_json(text: str) -> Any:
     return value
 
 
-def read_yaml(path: str | Path) -> Any:
-    """What a YAML file holds, read by libyaml where it is there: ten times faster."""
+def read_yaml(*paths: str | Path) -> Any:
+    """What a YAML file holds, or several that are one text. libyaml, where it is there, is ten
+    times faster."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
+    text = "\n".join(Path(path).read_text(encoding="utf-8") for path in paths)
+    return yaml.load(text, Loader=loader)
 
 
 def write_atomically(

@@ -1,7 +1,7 @@
 """The first page: every method's accuracy against bytes, which become minutes on a link that the
 reader sets.
 
-``data/chapters/index.yaml`` states which stored runs are shown. The time is ``fedlearn.link.time``,
+``data/index/chapter.yaml`` states which stored runs are shown. The time is ``fedlearn.link.time``,
 written once more as a Vega expression (``SECONDS``).
 """
 

@@ -151,7 +151,7 @@ def table(
     target: float | None = None,
 ) -> Shown:
     """The table of the runs in ``places``, a file or folder or several; without any, of the book's
-    own in data/results and in the contest of all methods."""
+    own in data and in the contest of all methods."""
     entries = rows(*results.tables(places), target)
     entries += rows(*choosing.tables(), target) if places is None else []
     return shown(number, caption, entries)

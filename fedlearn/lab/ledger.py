@@ -1,4 +1,4 @@
-"""The ledger of the papers' checkable numbers (``data/claims.yaml``), and its checker.
+"""The ledger of the papers' checkable numbers (``data/<chapter>/claims.yaml``), and its checker.
 An entry holds a number as printed, a formula and a verdict, which is derived anew:
 "matches", "rounding" (it does once rounded or cut), "inconsistent", or "not derivable"
 (measured results). Entries that are only another ``reading_of`` one are no claims of
@@ -47,7 +47,8 @@ def load() -> list[dict[str, Any]]:
     >>> [c["value"] for c in load() if c["id"] == "rpn-upload-factor"]
     ['9']
     """
-    return read_yaml(data_path("claims.yaml"))
+    files = sorted(data_path().glob("*/claims.yaml"))
+    return [claim for path in files for claim in read_yaml(path)]
 
 
 def audit(

@@ -1,4 +1,4 @@
-"""Recipes: the papers' tables and figures as lists of runs (``data/recipes.yaml``), at
+"""Recipes: the papers' tables and figures as lists of runs (``data/<chapter>/recipes.yaml``), at
 one of three scales. ``reproduce`` does those that are not stored."""
 
 import inspect
@@ -37,8 +37,12 @@ from .results import Line
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
-ALL = read_yaml(data_path("recipes.yaml"))
-WITHOUT: dict[str, dict[str, str]] = ALL["_without"]  # paper -> what has no recipe: why
+FILES = [data_path("recipes.yaml"), *sorted(data_path().glob("*/recipes.yaml"))]
+ALL = read_yaml(*FILES)  # one text: the first file has anchors of the others
+# paper -> what has no recipe: why
+WITHOUT: dict[str, dict[str, str]] = {
+    name[1:]: reasons for name, reasons in ALL.items() if name.startswith("_")
+}
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")

@@ -1,6 +1,6 @@
 """Stored runs and their tables.
 
-A line of ``data/results/<name>.jsonl.gz`` is a run: its experiment, the hash of the
+A line of ``data/<chapter>/results/<name>.jsonl.gz`` is a run: its experiment, the hash of the
 experiment, and its history (or the scales that FedRepOpt's search has found). New runs
 are single files in ``runs/<name>/`` below the working directory, until ``fedlearn
 pack`` moves them into ``data``."""
@@ -36,8 +36,8 @@ SOURCES = (
     "fedlearn",
     "data",
     "pyproject.toml",
+    ":(exclude)data/*/*.json*",
     ":(exclude)data/results",
-    ":(exclude)data/grids",
 )
 Line = dict[str, Any]
 
@@ -117,7 +117,8 @@ def _read_once(path: Path, changed: int) -> list[Line]:
 
 def packed_file(name: str) -> Path:
     """The file of the book's runs with that name."""
-    return data_path("results", name + PACKED)
+    chapter, _, _ = name.rpartition("_")
+    return data_path(chapter, "results", name + PACKED)
 
 
 def packed(name: str) -> list[Line]:
@@ -133,14 +134,14 @@ def recent(name: str) -> dict[Path, Line]:
 
 
 def load(name: str) -> list[History]:
-    """The book's runs of a file in ``data/results``, as histories; without the trials
+    """The book's runs of a file in ``data/<chapter>/results``, as histories; without the trials
     that chose an option. ``name`` is that of a packed file, or of one that ``fedlearn
     compare --out`` made.
 
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
     """
-    single = data_path("results", f"{name}.json")
+    single = packed_file(name).with_name(f"{name}.json")
     lines = read(single) if single.exists() else packed(name)
     return [History.from_dict(line) for line in lines if is_whole(line)]
 
@@ -175,7 +176,7 @@ def tables(
         import pandas
 
     if places is None:
-        places = data_path("results")
+        places = sorted(data_path().glob("*/results"))
     runs: list[Line] = []
     rounds: list[Line] = []
     for place in [places] if isinstance(places, str | Path) else places:

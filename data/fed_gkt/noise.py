@@ -1,7 +1,7 @@
 """The numbers behind the first picture of the chapter on FedGKT: noise on the feature maps against
 what a server can paint back from them, and against the accuracy.
 
-    python data/chapters/fed_gkt_noise.py        (a few minutes -> data/grids/fed_gkt_noise.json)
+    python data/fed_gkt/noise.py        (a few minutes -> data/fed_gkt/noise.json)
 
 A unit of noise is the standard deviation of the maps. The accuracy is the joint network's after
 six rounds, mean of three seeds, with noise in every map, those of test images included. To paint,
@@ -117,7 +117,7 @@ def main() -> None:
         "grain": shown(grain * spread, top),
         "painted": painted,
     }
-    keep("fed_gkt_noise", columns, "python data/chapters/fed_gkt_noise.py", seeds=SEEDS)
+    keep("fed_gkt/noise", columns, "python data/fed_gkt/noise.py", seeds=SEEDS)
 
 
 if __name__ == "__main__":

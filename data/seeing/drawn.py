@@ -1,9 +1,9 @@
 """What networks draw while they learn, for the chapter on seeing: boxes of a grid of short runs,
 which move under its sliders; boxes and masks of a few longer ones; masks of real pictures.
 
-    python data/chapters/seeing_drawn.py        (ten minutes -> data/grids/seeing.json)
+    python data/seeing/drawn.py        (ten minutes -> data/seeing/grid.json)
 
-``data/chapters/seeing.yaml`` states the runs. Those that the file has are not repeated. Runs on
+``data/seeing/chapter.yaml`` states the runs. Those that the file has are not repeated. Runs on
 real pictures need VOC and the trunk (``pip install 'fedlearn[seeing]'``).
 """
 
@@ -133,7 +133,7 @@ def alike(history: fl.History, label: str) -> bool:
 
 def build() -> None:
     """Run what is missing, and write the file after each run."""
-    path = data_path("grids", "seeing.json")
+    path = data_path("seeing", "grid.json")
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     rows = {k: old.get(k, []) for k in ("rounds", "boxes", "pictures", "real")}
     cells = {tuple(row[:2]) for row in rows["rounds"]}
@@ -147,7 +147,7 @@ def build() -> None:
     for make, arguments in missing:
         for kind, more in make(*arguments).items():
             rows[kind] += more
-        about = origin("python data/chapters/seeing_drawn.py")
+        about = origin("python data/seeing/drawn.py")
         write_text(path, written(about, rows))
         print({kind: len(its) for kind, its in rows.items()}, flush=True)
 
