@@ -184,7 +184,7 @@ def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkey
     names = "fedlearn/a.py", "data/rpn/results/a.jsonl.gz", "data/rpn/grid.json", "book/a.md"
     files = [tmp_path / name for name in names]
     for file in files:
-        file.parent.mkdir(parents=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("1")
     monkeypatch.setattr(results, "data_path", (tmp_path / "data").joinpath)
     assert results.provenance()["commit"] == "not a checkout"
