@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from .. import __version__
-from ..errors import DataError, error_text, extra, pick
-from ..settings import Settings, whole_number
+from ..errors import DataError, check_whole, error_text, extra, pick
+from ..settings import Settings
 from .experiment import FLAGS, Experiment, read_pairs, read_value
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Words = argparse.Namespace  # what was typed
 
 # a line an argument: its name with a default behind "=", its type, and help
 EXPERIMENTS = """
---engine=sequential   str    sequential, stacked, auto or flower-sim
+--engine=sequential   str    sequential, stacked, auto or flower
 --out                 str    write the history into this file, as JSON; - prints it
 --checkpoint          str    file of the finished rounds; a run that finds it goes on
                              from there
@@ -204,7 +204,7 @@ def compare(words: Words, several: bool = True) -> None:
 
     runs = experiments(words)
     words.several = several
-    whole_number("jobs", words.jobs)
+    check_whole("jobs", words.jobs)
     for e in runs:
         e.make_method()  # errors are raised before the first run
     runs[0].make_task()
@@ -309,7 +309,7 @@ def slug(text: str) -> str:
 
 def run_one(e: Experiment, words: Words, checkpoint: Path) -> "History":
     """One run, from its checkpoint if there is one."""
-    from ..round import run as federate
+    from ..core import run as federate
 
     if checkpoint.exists():
         print(f"Going on from {checkpoint}.", file=sys.stderr)

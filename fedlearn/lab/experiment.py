@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ..errors import pick
-from ..settings import Settings, thread_count, whole_number
+from ..errors import check_whole, pick
+from ..settings import Settings, thread_count
 
 if TYPE_CHECKING:
-    from ..method import Method
+    from ..core import Method
     from ..tasks import Task
 
 # options of the command line that have another name than their field
@@ -108,12 +108,9 @@ class Experiment(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("rounds", self.rounds)
+        check_whole("rounds", self.rounds)
         thread_count(self.threads)
-        if self.seed < 0:
-            raise ValueError(
-                f"seed must be a whole number of at least 0, not {self.seed}."
-            )
+        check_whole("seed", self.seed, least=0)
         if not isinstance(self.options, dict):
             raise ValueError(f"options must be a dict, not {self.options!r}.")
         if self.lr is not None and "lr" in self.options:
@@ -137,7 +134,7 @@ class Experiment(Settings):
 
     def make_method(self) -> "Method":
         """The method; its options are compared with its signature."""
-        from ..method import Method
+        from ..core import Method
         from ..methods import find
 
         function = find(self.method)

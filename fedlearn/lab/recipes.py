@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import parts
+from ..core import Method
+from ..core import run as federate
 from ..data.published import known
 from ..data.sources import data_path
-from ..errors import DataError, error_text, extra, pick
+from ..errors import DataError, check_whole, error_text, extra, pick
 from ..files import read_yaml, to_json, write_text
 from ..history import History
-from ..method import Method
 from ..methods import METHODS, fed_repopt_search
 from ..models.repopt import Scales
-from ..round import run as federate
-from ..settings import whole_number
 from ..tasks.base import find_device
 from ..tasks.kinds import NETWORK
 from . import results
@@ -435,7 +434,7 @@ def reproduce(
     with extra("lab"):
         from joblib import Parallel, delayed
 
-    whole_number("jobs", jobs)
+    check_whole("jobs", jobs)
     listed = runs(recipe, scale, **choice)
     lines = stored(listed)
     todo = with_needs(run for run in listed if run.key not in lines)

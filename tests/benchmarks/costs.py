@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fedlearn as fl
-from fedlearn import local
+from fedlearn.core import local
 from fedlearn.files import to_json, write_text
 from fedlearn.lab import recipes
 from fedlearn.lab.results import provenance

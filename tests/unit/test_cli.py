@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedlearn as fl
+from fedlearn.core import federation
 from fedlearn.lab import cli
 from fedlearn.lab.cli import main
 from fedlearn.lab.experiment import Experiment
@@ -135,7 +136,7 @@ def test_the_typed_run_is_the_run_in_python(capsys):
 
 
 def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
-    real = fl.round.one_round
+    real = federation.one_round
     begun = []
 
     def one_round(server, engine, t, *rest, **how):
@@ -144,7 +145,7 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return real(server, engine, t, *rest, **how)
 
-    monkeypatch.setattr("fedlearn.round.one_round", one_round)
+    monkeypatch.setattr("fedlearn.core.federation.one_round", one_round)
     monkeypatch.chdir(tmp_path)
     few = "--clients 2 --train 8 --test 4 --no-progress --option share=0.5".split()
     assert main(["compare", "rpn", "fedavg", *few, "--rounds", "2"]) == 130

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 import fedlearn as fl
+from fedlearn.core.method import KINDS
 from fedlearn.data.sources import data_path
 
 ROUNDS = 6
 SHARE = 0.7  # of FedAvg's accuracy after so many rounds, at least
 BADLY = yaml.safe_load(data_path("composition.yaml").read_text(encoding="utf-8"))
-KINDS = list(fl.Averaging.kinds)
 METHODS = {name: make() for name, make in fl.methods.METHODS.items()}
 METHODS = {
     name: method for name, method in METHODS.items() if type(method) is fl.Averaging
@@ -64,11 +64,11 @@ def share(method):
     return accuracy(method) / accuracy(FEDAVG.but(model=method.model))
 
 
-def test_a_refusal_names_a_part():
+def test_a_refusal_names_a_need():
     refusals = [text for text in BUILT.values() if isinstance(text, str)]
     assert refusals
     for text in refusals:
-        assert any(f"The {kind} " in text for kind in KINDS), text
+        assert " needs " in text, text
 
 
 @pytest.mark.parametrize(
