@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         parts,
         plot,
         rng,
+        seeing,
         tasks,
         wire,
     )
@@ -71,6 +72,7 @@ _FRONT = {
     flower=engines.flower initial_network=core.local:initial_network link meter methods models
     partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
     repopt_search=methods.fed_repopt_search:search results=lab.results rng run=core:run
+    seeing
     solution=book.check:solution summary=lab.results:summary tasks wire
     """.split()
     )

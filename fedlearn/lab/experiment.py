@@ -54,7 +54,7 @@ class Experiment(Settings):
         a network of fedlearn.models, or your own function (shape, classes) -> module:
         mine.py:name or module:name; by default the data set's own
     augment : tuple of str
-        crop or flip; for detection and segmentation also scale
+        crop or flip; for detection and segmentation flip
     metrics : tuple of str
         further measures of the test set: per_class; per_class_iou of masks,
         per_class_ap of boxes; per_client, client_spread, worst_client, personal of
@@ -160,9 +160,9 @@ class Experiment(Settings):
 
     def make_task(self) -> "Task":
         """The task, with its data loaded and split."""
-        from ..tasks import TASKS
+        from .. import seeing, tasks
 
-        make = pick(self.task, TASKS, "task")
+        make = pick(self.task, tasks.TASKS | seeing.TASKS, "task")
         values = {
             name: getattr(self, name) for name in inspect.signature(make).parameters
         }

@@ -20,13 +20,14 @@ import torch
 from .. import parts
 from ..core import Method
 from ..core import run as federate
-from ..data.published import known
-from ..data.sources import data_path
+from ..data.sources import SETS, data_path
 from ..errors import DataError, check_whole, error_text, extra, pick
 from ..files import read_yaml, to_json, write_text
 from ..history import History
 from ..methods import METHODS, fed_repopt_search
 from ..models.repopt import Scales
+from ..seeing.published import MASKS
+from ..seeing.published import SETS as PICTURES
 from ..tasks.base import find_device
 from ..tasks.kinds import NETWORK
 from . import results
@@ -463,6 +464,14 @@ def reproduce(
     return results.summary(histories)
 
 
+def whole_set(e: Experiment) -> int:
+    """The number of training images of the whole data set."""
+    if e.task == "segmentation":
+        return MASKS[0]
+    sets = SETS if e.task == "classification" else PICTURES
+    return sets[e.dataset.partition(":")[0]].train
+
+
 def lacking(runs: Iterable[Run]) -> dict[str, str]:
     """Data set -> why it cannot be had. Those that can be fetched are fetched. A part
     of a data set is not enough for a run of the whole."""
@@ -471,7 +480,7 @@ def lacking(runs: Iterable[Run]) -> dict[str, str]:
         e = run.experiment
         try:
             samples = sum(e.make_task().sizes)
-            if e.train is None and samples < known(e.task, e.dataset).train:
+            if e.train is None and samples < whole_set(e):
                 raise DataError(
                     f"{e.dataset} has {samples} training images here, a part of it."
                 )
