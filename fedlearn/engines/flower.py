@@ -24,10 +24,13 @@ from typing import Any
 
 from ..checkpoint import apart, write_tensors
 from ..core import EVALUATE, Method, Tensors, local, run
-from ..core.federation import describe
 from ..errors import StartError, WireError
 from ..extensions import FILES
+<<<<<<< HEAD
 from ..lab.experiment import Experiment, read_pairs
+=======
+from ..history import describe
+>>>>>>> main
 from ..settings import Settings
 
 OLDEST, BEFORE = (1, 41), (2, 0)  # versions of Flower
