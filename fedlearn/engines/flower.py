@@ -26,11 +26,8 @@ from ..checkpoint import apart, write_tensors
 from ..core import EVALUATE, Method, Tensors, local, run
 from ..errors import StartError, WireError
 from ..extensions import FILES
-<<<<<<< HEAD
-from ..lab.experiment import Experiment, read_pairs
-=======
 from ..history import describe
->>>>>>> main
+from ..lab.experiment import Experiment, read_pairs
 from ..settings import Settings
 
 OLDEST, BEFORE = (1, 41), (2, 0)  # versions of Flower

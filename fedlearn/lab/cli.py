@@ -335,7 +335,6 @@ def save(history: "History", task: Any, path: Path) -> None:
     """The trained network's tensors, and what one has to know to use them."""
     from ..checkpoint import apart, write_tensors
     from ..files import to_json
-    from ..models import state_of
     from ..tasks.base import shown
 
     names = ("classes", "mean", "std", "names")
@@ -343,7 +342,9 @@ def save(history: "History", task: Any, path: Path) -> None:
     about["network"] = to_json(shown(task.network_name))
     about["shape"] = to_json(task.shape)
     about["method"] = history.method
-    write_tensors(path, apart(state_of(history.network())), about)
+    state = history.network().state_dict()
+    floats = {name: t for name, t in state.items() if t.is_floating_point()}
+    write_tensors(path, apart(floats), about)
 
 
 def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
