@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli
 from fedlearn.book import sends
+from fedlearn.lab import cli
 
 
 def plain() -> nn.Module:
