@@ -13,20 +13,21 @@ from functools import partial, wraps
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from tyro import MISSING, cli
-from tyro.conf import (
-    DisallowNone,
-    FlagCreatePairsOff,
-    OmitArgPrefixes,
-    Positional,
-    PositionalMetavarFromFieldName,
-    UseAppendAction,
-    arg,
-)
-
 from . import __version__
-from .errors import DataError, error_text, pick
+from .errors import DataError, error_text, extra, pick
 from .experiment import Engine, Experiment, Link, Output, read_pairs, read_value
+
+with extra("lab"):
+    from tyro import MISSING, cli
+    from tyro.conf import (
+        DisallowNone,
+        FlagCreatePairsOff,
+        OmitArgPrefixes,
+        Positional,
+        PositionalMetavarFromFieldName,
+        UseAppendAction,
+        arg,
+    )
 
 Texts = UseAppendAction[tuple[str, ...]]
 Seeds = Annotated[UseAppendAction[tuple[tuple[int, ...], ...]], arg(name="seed", metavar="SEED")]

@@ -226,8 +226,8 @@ def reproduce(
 ) -> "pandas.DataFrame":
     """Do what ``recipes.runs`` lists and is not stored, the most valuable first -> the table of
     what is. Runs whose data is missing are left out; a run that fails is named at the end."""
-    from joblib import Parallel, delayed
-
+    with extra("lab"):
+        from joblib import Parallel, delayed
     with extra("plot"):
         import pandas  # noqa: F401  what the table needs is said before hours of runs
     whole_number("jobs", jobs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import link, results, round
 from .checkpoint import apart, write_tensors
+from .errors import extra
 from .experiment import Engine, Experiment, Link, Output
 from .files import check_writable, is_device, to_json, write_text
 from .history import MEASURES, History
@@ -58,7 +59,8 @@ def run_all(
         output.callbacks(end)  # says what cannot be
     if jobs > 1 and sys.stderr.isatty():  # bars of several processes would draw over each other
         output = replace(output, progress=False)
-    from joblib import Parallel, delayed  # takes long to load
+    with extra("lab"):
+        from joblib import Parallel, delayed  # takes long to load
 
     each = zip(experiments, paths, ends, strict=True)
     histories = Parallel(jobs)(delayed(run_one)(e, engine, output, *files) for e, *files in each)

