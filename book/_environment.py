@@ -102,8 +102,14 @@ def install(first, folder, group):
         names = filter(GPU.fullmatch, re.findall(r'^name = "(.+)"', locked, re.M))
         sync += [f"--no-install-package={name}" for name in names]
     env = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)}
-    if subprocess.run(sync, cwd=ROOT, env=env).returncode:
-        return False
+    if subprocess.run(
+        [*sync, "--check"], cwd=ROOT, env=env, capture_output=True
+    ).returncode:
+        print(
+            f"==== installing into {folder} (minutes the first time) ====", flush=True
+        )
+        if subprocess.run([*sync, "--quiet"], cwd=ROOT, env=env).returncode:
+            return False
     python = python_of(folder)
     version = "from importlib.metadata import version; version('torch')"
     if torch and not succeeds(python, "-c", version):
