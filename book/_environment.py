@@ -1,4 +1,4 @@
-"""Make an environment of uv.lock, or complete one that is there.
+"""Make an environment of uv.lock, or complete one that is there; any Python 3 reads this.
 
     python3 book/_environment.py .venv dev      # what make needs, into .venv
     python3 book/_environment.py .venv flower   # one more, .venv-flower
@@ -28,28 +28,36 @@ def python_of(folder):
     return str(folder / "bin" / "python")
 
 
-def succeeds(*words):
-    """Whether a program is there and ends well; its output is not shown."""
+def trouble(*words, **environment):
+    """Run a program -> why it failed, in one line, or "" if it did not."""
+    env = {**os.environ, **environment}
+    pipe = subprocess.PIPE
     try:
-        return subprocess.run(words, capture_output=True).returncode == 0
-    except OSError:
-        return False
+        done = subprocess.run(words, cwd=ROOT, env=env, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    causes = [line.partition("cause: ")[2] for line in said if "cause: " in line]
+    errors = [line for line in said if line.lower().startswith("error: ")]
+    first = (errors or said[-1:] or ["it said nothing"])[0]
+    return ": ".join([first, *causes[-1:]])
 
 
 def check_python(folder):
     """Make an environment with pip where there is none."""
     python = python_of(folder)
-    if not succeeds(python, "-m", "pip", "--version"):
+    if trouble(python, "-m", "pip", "--version"):
         if sys.version_info < OLDEST:
             sys.exit(
                 f"The book needs Python 3.11 or newer, but {sys.executable} is older: "
                 "run make PYTHON=/path/to/python3.11 ..."
             )
-        if subprocess.run([sys.executable, "-m", "venv", folder]).returncode:
-            sys.exit(
-                f"{sys.executable} cannot make the environment {folder}: see above."
-            )
-    if not succeeds(python, "-c", f"import sys; assert sys.version_info >= {OLDEST}"):
+        why = trouble(sys.executable, "-m", "venv", str(folder))
+        if why:
+            sys.exit(f"{sys.executable} cannot make the environment {folder}: {why}")
+    if trouble(python, "-c", f"import sys; assert sys.version_info >= {OLDEST}"):
         sys.exit(
             f"The environment {folder} has a Python older than 3.11: remove it, "
             "or choose another with VENV=..."
@@ -60,13 +68,11 @@ def check_uv(folder):
     """Install the version of uv that understands uv.lock."""
     python = python_of(folder)
     version = f"from importlib.metadata import version as v; assert v('uv') == '{UV}'"
-    if succeeds(python, "-c", version) and succeeds(python, "-m", "uv", "--version"):
-        return
-    words = [python, "-m", "pip", "install", "-q", "--retries", "1", f"uv=={UV}"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["pip said nothing"]
-        sys.exit(f"uv {UV} cannot be installed into {folder}: {lines[-1]}")
+    if trouble(python, "-c", version) or trouble(python, "-m", "uv", "--version"):
+        pip = ["-m", "pip", "install", "-q", "--retries", "1", "--force-reinstall"]
+        why = trouble(python, *pip, f"uv=={UV}")
+        if why:
+            sys.exit(f"uv cannot be installed into {folder}; is there a network? {why}")
 
 
 def torch_for_cpu(folder, locked):
@@ -92,8 +98,9 @@ def torch_for_cpu(folder, locked):
 
 
 def install(first, folder, group):
-    """Install a group of pyproject.toml -> whether nothing is missing."""
+    """Install a group of pyproject.toml -> what went wrong, or ""."""
     uv = [python_of(first), "-m", "uv"]
+    python = python_of(folder)
     locked = (ROOT / "uv.lock").read_text(encoding="utf-8")
     torch = torch_for_cpu(first, locked)
     sync = [*uv, "sync", "--frozen", "--inexact", "--no-default-groups"]
@@ -101,42 +108,35 @@ def install(first, folder, group):
     if torch:
         names = filter(GPU.fullmatch, re.findall(r'^name = "(.+)"', locked, re.M))
         sync += [f"--no-install-package={name}" for name in names]
-    env = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)}
-    if subprocess.run(
-        [*sync, "--check"], cwd=ROOT, env=env, capture_output=True
-    ).returncode:
-        print(
-            f"==== installing into {folder} (minutes the first time) ====", flush=True
-        )
-        if subprocess.run([*sync, "--quiet"], cwd=ROOT, env=env).returncode:
-            return False
-    python = python_of(folder)
+    place = {"UV_PROJECT_ENVIRONMENT": str(folder)}
+    if trouble(*sync, "--check", **place):
+        print(f"==== installing into {folder}: minutes the first time ====", flush=True)
+        why = trouble(*sync, **place)
+        if why:
+            return why
     version = "from importlib.metadata import version; version('torch')"
-    if torch and not succeeds(python, "-c", version):
+    if torch and trouble(python, "-c", version):
         pip = [*uv, "pip", "install", "--python", python, "--no-deps", *torch.split()]
-        if subprocess.run(pip, cwd=ROOT, env=env).returncode:
-            return False
+        why = trouble(*pip)
+        if why:
+            return why
     if folder != first:  # its kernel runs chapters
-        return succeeds(python, "-m", "ipykernel", "install", f"--prefix={folder}")
-    return True
+        return trouble(python, "-m", "ipykernel", "install", f"--prefix={folder}")
+    return ""
 
 
 def main(first, group):
     first = Path(first).expanduser().absolute()
     check_python(first)
     check_uv(first)
-    if group == "dev":
-        if not install(first, first, group):
-            sys.exit(
-                f"The environment {first} is not complete, for the reason above; "
-                "the next call goes on from here."
-            )
-        return
-    folder = first.with_name(f"{first.name}-{group}")
-    if not install(first, folder, group):
+    folder = first if group == "dev" else first.with_name(f"{first.name}-{group}")
+    why = install(first, folder, group)
+    if why and folder == first:
+        sys.exit(f"{folder} is not complete (the next call goes on from here): {why}")
+    if why:
         sys.exit(
-            f"\n**** The environment for {group} cannot be installed here, "
-            "for the reason above: WHAT NEEDS IT DOES NOT RUN. ****\n"
+            f"\n**** The environment for {group} cannot be installed here ({why}): "
+            "WHAT NEEDS IT DOES NOT RUN. ****\n"
         )
 
 
