@@ -1,4 +1,4 @@
-"""Make an environment of uv.lock, or complete one that is there; any Python 3 reads this.
+"""Make an environment of uv.lock, or complete one that is there. Any Python 3 reads it.
 
     python3 book/_environment.py .venv dev      # what make needs, into .venv
     python3 book/_environment.py .venv flower   # one more, .venv-flower
