@@ -8,7 +8,7 @@ ENV    := "$(PYTHON)" book/_environment.py "$(VENV)"
 PYTEST := -m pytest -n $(JOBS) $(if $(SLOW),-m "")
 NBVAL  := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg \
   --nbval-cell-timeout=3600 --nbval-kernel-startup-timeout=3600 --dist loadfile
-PARTS  := lint test-unit test-chapters test-golden test-class test-flower $(if $(SLOW),test-dist) book $(if $(SLOW),pdf) test-browser
+PARTS  := lint test-golden test-unit test-chapters test-class test-flower $(if $(SLOW),test-dist) book $(if $(SLOW),pdf) test-browser
 # This clone wins over the one that the environment was made for. Numbers do not depend on the number of cores.
 export PYTHONPATH := $(CURDIR)
 export OMP_NUM_THREADS ?= 1
@@ -21,18 +21,16 @@ export CPU TORCH_INDEX TORCH_WHEEL
 unexport MPLBACKEND VIRTUAL_ENV UV_PYTHON
 
 .NOTPARALLEL:
-.PHONY: help env book pdf live test test-all lint test-unit test-chapters test-golden test-class test-flower test-browser test-dist gpu lock clean
+.PHONY: help env book pdf live test test-all lint test-unit test-chapters test-golden test-class test-flower test-browser test-dist test-processors gpu lock clean
 help: # this list
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*# /\1 /p' Makefile | while read -r name what; do printf 'make %-14s %s\n' "$$name" "$$what"; done
 	@echo 'Options: VENV=<folder of the environment> PYTHON=<that makes it> JOBS=<chapters at a time> SLOW=1 (tests marked slow, too)'
 	@echo '         CPU=1 with TORCH_INDEX=<index of wheels> or TORCH_WHEEL=<files>: no GPU libraries; an environment stays as it was made'
-	@echo '         BOOK= (of the book as it is built) OUT=gpu-results MINUTES=20 STEPS="tests chapters speed recipes" (make gpu)'
 env: # the environment, in the versions of uv.lock
 	@$(ENV) dev
 lock: env # uv.lock anew from pyproject.toml; versions stay where they can
 	@$(PY) -m uv lock
 
-# Where Flower cannot be installed, its chapter shows a recorded run; its kernel runs the others, too.
 book live: export JUPYTER_PATH := $(if $(filter /%,$(VENV)),,$(CURDIR)/)$(VENV)-flower/share/jupyter
 book: env # environment, execution of all chapters, site in _build/html, slides and cheat sheets in its slides/
 	@$(ENV) flower || true
@@ -64,6 +62,8 @@ test-chapters: env # every lesson through nbval, with other parameters; papermil
 	@$(PY) $(PYTEST) tests/chapters
 test-golden: env # histories of every method, against stored ones
 	@$(PY) tests/golden/golden.py compare
+test-processors: env # fast tests, chapters and their sentences under seven kinds of arithmetic
+	@$(PY) tests/processors.py -n $(JOBS)
 test-class: env # the class edition through nbgrader and otter-grader, in an environment of its own
 	@if $(ENV) class; then "$(VENV)-class/bin/python" $(PYTEST) tests/class; fi
 test-flower: env # the same methods on Flower, in an environment of its own
@@ -74,7 +74,7 @@ test-browser: $(if $(SLOW),$(BOOK:book=pdf),$(BOOK)) # the built site and live w
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) $(PYTEST) tests/browser
 test-dist: env # wheel and sdist, in empty environments
 	@$(PY) -m pytest tests/dist
-gpu: # what only a GPU can show, into a folder; PYTHON needs torch, numpy and safetensors, no environment is made
+gpu: # what only a GPU can show, into OUT=gpu-results, in MINUTES=20; PYTHON needs torch, numpy and safetensors, no environment is made
 	@$(PYTHON) tests/gpu/run.py --out "$(or $(OUT),gpu-results)" --minutes $(or $(MINUTES),20) $(if $(STEPS),--steps $(STEPS))
 clean: # remove the build (not the environment)
 	rm -rf _build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

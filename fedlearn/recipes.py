@@ -11,12 +11,12 @@ from typing import Any
 
 from . import methods, parts
 from .arguments import checked, short
+from .core import Method
 from .data.published import known as whole_set
 from .data.sources import data_path
 from .errors import pick
 from .experiment import Experiment
 from .files import read_yaml
-from .method import Method
 from .results import Line, hash_of, place_of
 from .settings import held_out, kept
 from .tasks.base import find_device
