@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         plot,
         results,
         rng,
+        seeing,
         tasks,
         wire,
     )
@@ -68,7 +69,7 @@ _FRONT = {
     claims=ledger clients=core:clients cost=costs:cost data engines explore=book.explorers:explore
     flower=engines.flower initial_network=core.local:initial_network link meter methods models
     partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
-    repopt_search=methods.fed_repopt_search:search results rng run=core:run
+    repopt_search=methods.fed_repopt_search:search results rng run=core:run seeing
     solution=book.check:solution summary=results:summary tasks wire
     """.split()
     )

@@ -16,7 +16,6 @@ from .errors import extra
 from .experiment import Engine, Experiment, Link, Output
 from .files import check_writable, is_device, to_json, write_text
 from .history import MEASURES, History
-from .models import state_of
 from .settings import whole_number
 from .tasks.base import shown
 
@@ -116,7 +115,9 @@ def save(history: History, task: Any, path: Path) -> None:
     about = {"network": shown(task.network_name), "shape": task.shape, "classes": source.classes}
     about |= {"mean": source.mean, "std": source.std, "names": source.names}
     metadata = {name: to_json(value) for name, value in about.items()}
-    write_tensors(path, apart(state_of(history.network())), metadata | {"method": history.method})
+    state = history.network().state_dict()
+    floats = {name: t for name, t in state.items() if t.is_floating_point()}
+    write_tensors(path, apart(floats), metadata | {"method": history.method})
 
 
 def stem(e: Experiment) -> str:

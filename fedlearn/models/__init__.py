@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from . import heads, resnet
+from . import resnet
 from .cnn import Network, char_lstm, cifar_cnn, digits_cnn, mcmahan_cnn, mcmahan_lstm, mlp, rpn_cnn
-from .fcn import fcn32s, scene_fcn
 from .reparam import (
     digits_repghost,
     digits_repvgg,
@@ -20,8 +20,6 @@ from .reparam import (
     small_repghost,
     small_repvgg,
 )
-from .trunk import lite0_detector, lite0_fcn
-from .yolo import scene_detector, yolov3, yolox_s
 
 _PLAIN = digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, mlp
 _BRANCHED = repvgg_b1, repghost_05, digits_repvgg, digits_repghost, small_repvgg, small_repghost
@@ -31,10 +29,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     **resnet.NETWORKS,
     **{f.__name__: f for f in _BRANCHED},
 }
-# detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
-DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector, yolox_s, yolov3)}
 SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length, classes]
-SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
 globals().update(resnet.NETWORKS)  # digits_resnet and the others
@@ -86,10 +81,26 @@ def one_line(error: Exception) -> str:
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:
-    """What a network learns, by name: parameters, then floating-point buffers; its own tensors, not
-    copies. Nothing that the package computes reads the integer ones (``num_batches_tracked``)."""
-    tensors = net.state_dict(keep_vars=True)
-    return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
+    """The tensors that training changes, by name: trained parameters and floating-point buffers.
+
+    They are the network's own, not copies. A tied weight has its first name only. Frozen
+    parameters are left out: both sides have them from the seed, so they never travel.
+    """
+    tensors: dict[str, Tensor] = {}
+    seen = set()
+    for name, t in net.state_dict(keep_vars=True).items():
+        frozen = isinstance(t, nn.Parameter) and not t.requires_grad
+        if t.is_floating_point() and not frozen and id(t) not in seen:
+            seen.add(id(t))
+            tensors[name] = t.detach()
+    return tensors
+
+
+def digest(net: nn.Module) -> str:
+    """A hash of the network's layers, names and shapes, by which a checkpoint knows it."""
+    shapes = [(name, tuple(t.shape)) for name, t in net.state_dict().items()]
+    text = f"{net} {shapes}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def kernel_names(state: Mapping[str, Tensor]) -> list[str]:

@@ -147,7 +147,7 @@ def row_of(args, label, network, shape, samples, clients, partition):
     seconds |= interleaved(ready, args.repeats)
     auto = ready.get("auto")
     row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
-    row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen.name}
+    row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen["name"]}
     row |= {"threads": auto and auto.threads}
     print(row, flush=True)
     return row

@@ -36,7 +36,7 @@ LACKS = {
         lambda: fl.tasks.classification("cifar10", clients=3),
     ],
     "seeing": [
-        lambda: fl.tasks.detection("digits"),
+        lambda: fl.seeing.detection("digits"),
     ],
     "lesson": [
         lambda: fl.explore("Explorer 1", "rpn", "", ""),
