@@ -1,16 +1,7 @@
-"""The command ``fedlearn``, which says what it lacks; also ``python -m fedlearn``."""
+"""``python -m fedlearn``."""
 
 import sys
 
+from .lab.cli import main
 
-def main() -> int | None:
-    try:
-        from .cli import main as command
-    except ModuleNotFoundError as error:
-        print(f"fedlearn: {error}", file=sys.stderr)
-        return 2
-    return command()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main())

@@ -70,8 +70,10 @@ def check_tensors(name: str, net: nn.Module) -> None:
     if not any(p.requires_grad for p in params):
         raise ValueError(f"{name} has no parameters to train, so nothing to send.")
     floats = [t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()]
-    if any(t.dtype != torch.float32 or t.is_meta for t in floats):
-        raise ValueError(f"{name} must be of float32, with values: net.float() makes it so.")
+    right = torch.get_default_dtype()  # float32, unless a program sets another
+    if any(t.dtype != right or t.is_meta for t in floats):
+        kind = str(right).removeprefix("torch.")
+        raise ValueError(f"{name} must be of {kind}, with values, as net.float() makes it.")
 
 
 def one_line(error: Exception) -> str:

@@ -44,7 +44,7 @@ from common import BATCH, DIGITS, LR, federation, peak_memory, plain, plain_cnn,
 
 LONG = 8  # seconds: longer rounds are timed once
 ROOT = Path(__file__).resolve().parents[2]
-FEDLEARN = [sys.executable, "-m", "fedlearn.cli"]
+FEDLEARN = [sys.executable, "-m", "fedlearn"]
 CORES = torch.get_num_threads()  # what torch takes by itself
 # label -> network, image shape, samples a client by the number of clients, how they are split
 NETWORKS = {

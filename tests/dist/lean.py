@@ -8,18 +8,28 @@ from pathlib import Path
 
 sys.modules |= dict.fromkeys(sys.argv[1:])  # None: an import fails
 import fedlearn as fl  # noqa: E402
-from fedlearn.__main__ import main  # noqa: E402
+from fedlearn.lab.cli import main  # noqa: E402
 
 task = fl.tasks.classification("digits", clients=3, train=60, test=30)
 history = fl.run(fl.methods.fedavg(), task, rounds=2)
 assert "2 rounds" in repr(history) and history._repr_html_() is None
 assert len(fl.results.load("rpn_digits")) == 20
 
+small = "--clients 3 --train 60 --test 30 --rounds 2 --no-progress".split()
+for words in (
+    ["run", "fedavg", *small],
+    ["compare", "fedavg", "rpn", "fed_kgf", *small, "--link", "LTE", "--seed", "0", "1"],
+    ["cost", "digits_cnn", "--input", "1x8x8", "--methods", "fedavg,qsgd"],
+    ["methods"],
+    ["check"],
+):
+    assert not main(words), words
+
 Path("pictures/one").mkdir(parents=True)
 Path("pictures/one/1.png").touch()
 LACKS = {
     "lab": [
-        main,
+        lambda: main(["compare", "fedavg", "rpn", *small, "--jobs", "2"]),
     ],
     "coding": [
         lambda: fl.run(fl.methods.fedpm(), task, rounds=1),
@@ -30,13 +40,17 @@ LACKS = {
         lambda: fl.summary({"FedAvg": history}),
         fl.results.tables,
         lambda: fl.results.paired({0: 1.0}, {0: 2.0}),
+        lambda: main(["compare", "fedavg", "rpn", *small, "--plot", "curves.png"]),
+        lambda: main(["reproduce", "rpn_table1"]),
     ],
     "data": [
         lambda: fl.data.from_folder("pictures"),
-        lambda: fl.tasks.classification("cifar10", clients=3),
+        lambda: main(["run", "fedavg", "--dataset", "cifar10"]),
     ],
     "seeing": [
         lambda: fl.seeing.detection("digits"),
+        lambda: main(["run", "fedavg", "--task", "segmentation"]),
+        lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
     ],
     "lesson": [
         lambda: fl.explore("Explorer 1", "rpn", "", ""),
