@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import Diverged, WireError
+from ..errors import Diverged, WireError, extra
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -106,7 +106,8 @@ def pack_signs(x: np.ndarray) -> bytes:
 def _range_code(counts: np.ndarray) -> tuple[Any, Any]:
     """The module of range coding, and the fixed-point model that both sides have
     alike."""
-    from constriction import stream  # only range coding needs it
+    with extra("coding"):
+        from constriction import stream
 
     shares = counts / counts.sum()
     model = stream.model.Categorical(shares, perfect=False)

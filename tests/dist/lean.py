@@ -27,6 +27,12 @@ for words in (
 Path("pictures/one").mkdir(parents=True)
 Path("pictures/one/1.png").touch()
 LACKS = {
+    "lab": [
+        lambda: main(["compare", "fedavg", "rpn", *small, "--jobs", "2"]),
+    ],
+    "coding": [
+        lambda: fl.run(fl.methods.fedpm(), task, rounds=1),
+    ],
     "plot": [
         lambda: fl.plot,
         history.to_pandas,
@@ -47,7 +53,7 @@ LACKS = {
         lambda: main(["run", "fedavg", "--task", "segmentation"]),
         lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
     ],
-    "book": [
+    "lesson": [
         lambda: fl.explore("Explorer 1", "rpn", "", ""),
         lambda: fl.book.playground(),
     ],

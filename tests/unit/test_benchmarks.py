@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
-    "speed.py table --only plain --most 10 --no-peers",
+    "speed.py table --only plain --most 10",
     *(f"speed.py {part}" for part in ("growth", "import", "memory")),
     *("costs.py steps", "costs.py forms"),
 )
