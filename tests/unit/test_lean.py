@@ -40,7 +40,7 @@ def test_without_the_extras_runs_work(tmp_path):
     homes = metadata.packages_distributions().items()
     hidden = {name for name, of in homes if not {*map(canonicalize_name, of)} & lean}
     assert {"pandas", "matplotlib", "scipy", "sklearn", "torchvision", "IPython"} <= hidden
-    assert {"constriction", "joblib", "psutil", "tyro"} <= hidden
+    assert {"constriction", "joblib", "psutil"} <= hidden
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "dist" / "lean.py", *hidden],
         cwd=tmp_path,
