@@ -1,13 +1,13 @@
-"""The data: `sources` finds and loads a set, `arrays` makes one of your arrays, `forms` of tables,
-files and data sets, `scenes` draws one, `published` reads VOC and COCO, `partition` says which
-client holds which sample."""
+"""The data: ``makers`` make what a task takes of one's own, ``sources`` finds and loads a set by its
+name, ``partition`` says which client holds which sample, ``scenes`` draws pictures with boxes and
+masks, ``published`` reads VOC and COCO."""
 
 from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "arrays": "from_arrays from_boxes from_masks from_numbers from_texts from_tokens",
-    "forms": "from_folder",
+    "annotations": "from_boxes from_masks",
+    "makers": "arrays clients dataset table",
     "published": "coco voc",
     "scenes": "digit_scenes",
 }
@@ -16,7 +16,7 @@ __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """``from_arrays`` and the others, loaded when they are first asked for."""
+    """``arrays`` and the others, loaded when they are first asked for."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from ..arguments import Checked, Count, Positive, Ratio, short
 from ..errors import pick
@@ -271,27 +270,14 @@ class Given(Partition):
 
 
 def given(clients: Any, count: int) -> Given:
-    """Who holds which of ``count`` samples: a list of their positions for each client, or a column
-    that names each sample's user, who then is a client (the natural partition; clients are numbered
-    in the order of the sorted names). A sample that is in no list is nobody's.
+    """Who holds which of ``count`` samples: a list of their positions for each client. A sample that
+    is in no list is nobody's.
 
     Examples
     --------
-    >>> given([[0, 2], [1]], 4).owner.tolist(), given(["eve", "ann", "eve"], 3).owner.tolist()
-    ([0, 1, 0, -1], [1, 0, 1])
+    >>> given([[0, 2], [1]], 4).owner.tolist()
+    [0, 1, 0, -1]
     """
-    clients = list(clients.cpu().numpy() if isinstance(clients, torch.Tensor) else clients)
-    if not any(hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients):
-        column = np.array(clients)
-        need(
-            clients
-            and len(clients) == count
-            and column.dtype.kind in "iuSU"
-            and all(c == c for c in clients),  # and none is NaN
-            "clients are lists of positions, or a column with a number or text for each of "
-            f"{count} samples, not {len(clients)} of {short(column[:1])}.",
-        )
-        return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
     owner = np.full(count, -1, np.int64)
     for k, positions in enumerate(clients):
         try:
@@ -302,10 +288,12 @@ def given(clients: Any, count: int) -> Given:
         fits = fits and 0 <= i.min() and i.max() < count
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
-            f"Client {k} is given {short(positions)}, neither (x, y), a table, a data set nor "
-            f"positions, 0 to {count - 1}, at least one a client, and never a sample twice.",
+            f"Client {k} is given {short(positions)}, not positions, 0 to {count - 1}, at least one "
+            "a client, and never a sample twice: users= of fl.data.arrays takes whose each sample "
+            "is, and fl.data.clients what each client holds.",
         )
         owner[i] = k
+    need(owner.max(initial=-1) >= 0, "At least one client needs a list of positions.")
     return Given(owner)
 
 

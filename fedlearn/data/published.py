@@ -26,7 +26,7 @@ import torch
 from ..arguments import checked, short
 from ..errors import DataError, extra, pick
 from . import sources
-from .arrays import CROWD, VOID, from_boxes, from_masks, wrong_object
+from .annotations import CROWD, VOID, from_boxes, from_masks, wrong_object
 from .scenes import SIDE
 from .scenes import named as digits_named
 from .sources import Known, Source, locate, open_image, reason

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from .. import rng
 from ..arguments import checked
-from .arrays import from_boxes, from_masks
+from .annotations import from_boxes, from_masks
 from .sources import Source, digits
 
 SIDE = 64  # of a scene, in pixels

@@ -59,11 +59,14 @@ class Source:
     classes: int
     coarse: np.ndarray | None = None  # int64 [classes]: the super-class of each class
     note: str = ""  # print it beside every figure made with this copy
-    names: tuple[str, ...] = ()  # of the classes, if they have any
-    users: np.ndarray | None = None  # whose each training sample is: whole numbers or texts [n]
-    test_users: np.ndarray | None = None  # the same of the test samples
+    names: tuple = ()  # of the classes, if they are not 0, 1, ...
+    users: np.ndarray | None = None  # whose each training sample is, int64 [n]: 0, 1, ...
+    test_users: np.ndarray | None = None  # the same of the test samples; -1: of nobody who trains
     labels: np.ndarray | None = None  # the main class of each, if ``train_y`` has more than that
     counts: np.ndarray | None = None  # how many objects it shows, int [n]
+    columns: tuple = ()  # the names of a table's features
+    user_names: tuple = ()
+    channels: str | None = None  # "last" if the samples that were given had them last
 
     def column(self, name: str) -> torch.Tensor:
         """Of each training sample what a partition goes ``by``: "labels" or "counts"."""
@@ -414,17 +417,21 @@ READERS: dict[str, Callable[[Path], tuple]] = {
 
 
 def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, or feature of vectors [n, 1, 1, features]."""
+    """Mean and standard deviation (1 if it is 0) of each channel, or of each feature of vectors
+    [n, 1, 1, features]."""
     if x.shape[1:3] == (1, 1):
         x = x.transpose(1, 3)
-    if x.dtype != torch.uint8:
+    if x.dtype == torch.uint8:
+        # Counts of the 256 values give both exactly, with no float copy of the images.
+        counts = [torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]
+        share = torch.stack(counts).double()
+        share = share / share.sum(1, keepdim=True)
+        value = torch.arange(256.0, dtype=torch.float64)
+        mean = share @ value
+        std = (share @ value**2 - mean**2).sqrt()
+    else:
         std, mean = torch.std_mean(x.double(), (0, 2, 3), correction=0)
-        return tuple(mean.tolist()), tuple(std.tolist())
-    # Counts of the 256 values give both exactly, with no float copy of the images.
-    counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in x.unbind(1)]).double()
-    value, share = torch.arange(256.0, dtype=torch.float64), counts / counts.sum(1, keepdim=True)
-    mean = share @ value
-    return tuple(mean.tolist()), tuple((share @ value**2 - mean**2).sqrt().tolist())
+    return tuple(mean.tolist()), tuple(value or 1.0 for value in std.tolist())
 
 
 @lru_cache

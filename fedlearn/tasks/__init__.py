@@ -2,7 +2,5 @@
 
 from .base import Task
 from .kinds import Classification, Detection, Segmentation, classification, detection, segmentation
-from .regression import Regression, regression
-from .sequences import Sequences, sequences
 
-TASKS = {f.__name__: f for f in (classification, detection, segmentation, regression, sequences)}
+TASKS = {f.__name__: f for f in (classification, detection, segmentation)}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.arrays import NOTHING, VOID
+from ..data.annotations import NOTHING, VOID
 
 Pair = tuple[Tensor, Tensor]
 PADDING = 4  # pixels on each side that an image may be shifted by

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .. import models, rng, settings
 from ..arguments import is_whole, short
-from ..data import arrays, forms
+from ..data import makers
 from ..data import partition as partitions
 from ..data.sources import Source
 from ..errors import pick
@@ -77,10 +77,9 @@ class Task:
         raise NotImplementedError
 
     @staticmethod
-    def find_source(dataset: Any, users: Any = None) -> Source:
-        """The ``Source`` that a data set's name, or whatever is given for it, means. ``users``, of
-        arrays only: whose each sample is."""
-        raise NotImplementedError
+    def find_source(dataset: Any) -> Source:
+        """The data that a set's name means, or that a maker has given."""
+        return makers.find(dataset)
 
     @classmethod
     def default_network(cls, source: Source) -> str:
@@ -100,7 +99,7 @@ class Task:
     def predict(self, net: nn.Module, x: Any) -> Any:
         """What a network, such as ``history.network()``, says of samples as the data have them:
         their classes, numbers, boxes or masks."""
-        samples = (arrays.images_of if len(self.shape) == 3 else np.asarray)(x)
+        samples = self.samples(x)
         try:
             with models.evaluating(net.to(self.device)), torch.no_grad():
                 return self.read(net(self.inputs(torch.as_tensor(samples).to(self.device))))
@@ -109,6 +108,10 @@ class Task:
                 f"Samples {list(samples.shape)} do not fit a network for {list(self.shape)} "
                 f"({models.one_line(error)})."
             ) from error
+
+    def samples(self, x: Any) -> np.ndarray:
+        """New samples as the task's own are stored."""
+        return makers.samples_like(self.source, x)
 
     def evaluate(
         self, net: nn.Module, client: int | None = None, predictions: ByClient | None = None
@@ -298,7 +301,7 @@ class Task:
     def make(
         cls,
         dataset: Any = None,
-        clients: Any = 10,
+        clients: Any = None,
         partition: Any = None,
         seed: int = 0,
         network: str | Callable | None = None,
@@ -323,33 +326,20 @@ class Task:
             find_network(network, cls.networks)
         metrics, owners = find_metrics(metrics, cls.known_metrics), None
         device = find_device(device)
-        clients = list(clients) if isinstance(clients, tuple | Iterator) else clients
-        if forms.by_client(clients):
-            if dataset is not None:
-                raise ValueError("Clients that bring their data, as (x, y), leave dataset out.")
-            dataset, clients = clients, "users"
-        dataset = cls.default_data if dataset is None else dataset
-        if forms.by_client(dataset):
-            number = is_whole(clients) and clients in (10, len(dataset))
-            if not (number or isinstance(clients, str)):
-                raise ValueError(f"The data are of {len(dataset)} clients, not {short(clients)}.")
-            clients = "users"
-        if is_whole(clients) and clients >= 1:
-            source, clients = cls.find_source(dataset), int(clients)
+        source = cls.find_source(cls.default_data if dataset is None else dataset)
+        given = holders(source, clients)
+        if given is None:
+            clients = 10 if clients is None else int(clients)
             partition = partition or partitions.iid()
-        elif not hasattr(clients, "__iter__"):
-            raise ValueError(
-                'clients must be a whole number of at least 1, lists, a column or "users", not '
-                f"{short(clients)}."
-            )
         elif partition is not None or train is not None or validation:
             raise ValueError(
-                "Clients that are given leave no choice: neither partition nor train nor "
-                "validation goes with them."
+                f"{source.name} says which client holds what, so neither partition nor train nor "
+                "validation goes with it: clients=10 deals its samples out anew."
             )
         else:
-            source, partition, owners = cls.given_clients(dataset, clients)
-            clients = partition.clients
+            clients, partition = given.clients, given
+            if given.owner is source.users and source.test_users is not None:
+                owners = torch.as_tensor(source.test_users)
         if owners is None:
             refuse_without_owners(metrics, source.name)
         size = source.train_x.shape[2:]
@@ -401,28 +391,24 @@ class Task:
             task.try_network()
         return task
 
-    @classmethod
-    def given_clients(cls, dataset: Any, clients: Any) -> tuple:
-        """The source, who holds what of it, and the owners of its test samples, if it says so."""
-        x, users = dataset[0] if isinstance(dataset, tuple) else dataset, clients
-        if not isinstance(clients, str):
-            # those of arrays are split here, each client's samples apart
-            rows = isinstance(x, list) and (x is not dataset or isinstance([*x, 0][0], str | list))
-            users = partitions.given(clients, len(x)).owner if rows or hasattr(x, "shape") else None
-        source = cls.find_source(dataset, users)
-        named = users is not None
-        column = source.users if named else clients
-        if column is None:
-            raise ValueError(f"{source.name} names no users, so clients={clients!r} cannot be.")
-        if users is None or isinstance(users, str):
-            partition = partitions.given(column, len(source.train_y))
-        else:
-            partition = partitions.Given(column)
-        if not named or source.test_users is None:
-            return source, partition, None
-        client_of = dict(zip(column.tolist(), partition.owner.tolist(), strict=True))
-        owners = torch.tensor([client_of.get(user, -1) for user in source.test_users.tolist()])
-        return source, partition, owners
+
+def holders(source: Source, clients: Any) -> partitions.Given | None:
+    """Who holds what, if the data or ``clients`` say so; None if samples are to be dealt out."""
+    if isinstance(clients, str) and clients == "users" and source.users is None:
+        raise ValueError(
+            f'{source.name} names no users for clients="users": users= of fl.data.arrays and '
+            "fl.data.dataset, and user= of fl.data.table, name them."
+        )
+    if clients is None or (isinstance(clients, str) and clients == "users"):
+        return None if source.users is None else partitions.Given(source.users)
+    if is_whole(clients) and clients >= 1:
+        return None
+    if isinstance(clients, list | tuple):
+        return partitions.given(clients, len(source.train_y))
+    raise ValueError(
+        'clients must be a whole number of at least 1, "users", or a list of positions for each, '
+        f"not {short(clients)}: users= of fl.data.arrays takes whose each sample is."
+    )
 
 
 def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Callable:

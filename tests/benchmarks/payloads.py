@@ -22,7 +22,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import methods, models, wire
-from fedlearn.data.arrays import from_boxes, from_masks
+from fedlearn.data.annotations import from_boxes, from_masks
 from fedlearn.files import to_json, write_text
 
 RATE = 1e-5  # small, so that no method meets numbers that are not finite

@@ -10,7 +10,7 @@ from torchvision.ops import box_iou
 
 import fedlearn as fl
 from fedlearn import models, rng
-from fedlearn.data.arrays import NOTHING
+from fedlearn.data.annotations import NOTHING
 from fedlearn.models import reparam
 from fedlearn.models.heads import Centre, SimOTA, ThreeAnchors
 from fedlearn.tasks.kinds import best

@@ -12,7 +12,7 @@ from PIL import Image
 import fedlearn as fl
 from fedlearn import DataError
 from fedlearn.data import published, sources
-from fedlearn.data.arrays import CROWD, NOTHING, VOID
+from fedlearn.data.annotations import CROWD, NOTHING, VOID
 from fedlearn.data.published import VOC, named
 from fedlearn.data.scenes import digit_scenes
 

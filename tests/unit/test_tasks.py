@@ -9,7 +9,7 @@ from torchvision.ops import masks_to_boxes
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.data.arrays import CROWD, NOTHING, VOID, from_boxes, from_masks
+from fedlearn.data.annotations import CROWD, NOTHING, VOID, from_boxes, from_masks
 from fedlearn.data.scenes import digit_scenes
 from fedlearn.models.heads import Centre
 from fedlearn.tasks import augment
