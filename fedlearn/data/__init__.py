@@ -10,6 +10,7 @@ _NAMES = {
     "makers": "arrays clients dataset table",
     "published": "coco voc",
     "scenes": "digit_scenes",
+    "sources": "Source",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)

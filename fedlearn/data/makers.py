@@ -334,7 +334,7 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     """The items of a map-style data set."""
     sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     wrong = isinstance(dataset, str | Mapping | np.ndarray | torch.Tensor | IterableDataset)
-    if not sized or wrong or hasattr(dataset, "iloc"):
+    if not sized or wrong or hasattr(dataset, "columns"):
         raise ValueError(
             "A map-style data set has a length, and dataset[i] is an image and its label, unlike "
             f"{short(dataset)}. {advise(dataset)}"
@@ -548,7 +548,7 @@ def advise(data: Any) -> str:
         )
     if isinstance(data, tuple) and data and hasattr(data[0], "columns"):
         data = data[0]
-    if hasattr(data, "columns") or hasattr(data, "to_pandas"):
+    if hasattr(data, "columns"):
         frame = "frame" if hasattr(data, "iloc") else "frame.to_pandas()"
         return f"fl.data.table({frame}, target=...) takes a table, and user= names its clients."
     if isinstance(data, Mapping):

@@ -167,7 +167,7 @@ def _refuse_missing(missing: np.ndarray, how: str, columns: Sequence) -> None:
     if missing.any():
         vectors = missing.shape[1:3] == (1, 1)
         where = np.flatnonzero(missing.any((0, 1, 2) if vectors else (1, 2, 3)))
-        place = _named(where, missing.shape, columns) if vectors else f"samples {short([*where])}"
+        place = _named(where, missing.shape, columns) if vectors else f"samples {short(where.tolist())}"
         raise ValueError(f"Values {how} in {place}: fill them in, or leave these out.")
 
 
