@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 # values a channel are left, as of 32 x 32 pixels at the end of a ResNet-50, the gradient of random
 # weights has a norm of 1e8 (measured; with eight samples 200), and training diverges.
 FEW, MANY, ENTRIES = 2, 8, 8 * 3 * 32 * 32
-NAMED = {**models.NETWORKS, **models.SEQUENCES}
 MOST = 10**9  # numbers of a sample
 ROUNDS = 5, 6  # that are tried: DGC warms up for four, and some first messages are special
 # what a method says of a network that it has no form for
@@ -196,7 +195,7 @@ def cost(
     ----------
     network : torch.nn.Module, function or str
         A module; a function without arguments, or (shape, classes) -> module; or a name of
-        ``fl.models.NETWORKS`` or ``SEQUENCES``, or where to find one, "mine.py:net",
+        ``fl.models.NETWORKS``, or where to find one, "mine.py:net",
         "torchvision.models:resnet50".
     input : str, tuple, tensor or array
         The shape of one sample, "3x32x32" or (3, 32, 32), which gets random numbers; or a batch of
@@ -291,7 +290,7 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
     """One client with a few samples for this network, and the network's name; ``ValueError`` if it
     has no parameters or does not take them."""
     if isinstance(network, str):
-        name, network = network, find(network, NAMED, "network")
+        name, network = network, find(network, models.NETWORKS, "network")
     else:
         name = getattr(network, "__name__", type(network).__name__)
     x = samples(input, seed, tokens)
@@ -301,7 +300,7 @@ def trial(network: Any, input: Any, seed: int, tokens: int | None = None) -> tup
         try:
             try:
                 inspect.signature(network).bind()
-                whole = network in NAMED.values()
+                whole = network in models.NETWORKS.values()
             except TypeError:  # it needs arguments
                 whole = True
             with rng.scope(seed, "initial weights"):

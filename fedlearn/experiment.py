@@ -36,16 +36,14 @@ class Experiment(Settings):
     lr : float, optional
         local learning rate; None: the method's own
     task : str
-        classification, regression, sequences, detection or segmentation
+        classification, detection or segmentation
     dataset : str
         digits (embedded), mnist, fashion_mnist, cifar10, cifar100, cinic10, tiny_imagenet; or your
-        own: a folder with a folder of images for each class or with LEAF's JSON, an .npz file, a
-        table, mine.csv or mine.csv:TARGET; of sequences: Shakespeare, whatever else is not given;
-        to detect and to segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc and, to
-        detect, coco, or voc:96 for pictures of 96 pixels
+        own, mine.py:name, a function that makes it (fl.data.arrays and others); to detect and to
+        segment: digits, or digits:0.8 in that difficulty from 0 to 1; voc and, to detect, coco, or
+        voc:96 for pictures of 96 pixels
     clients : int or str
-        number of clients; or "users", a client for each of those that the data name; or the column
-        of a table that does
+        number of clients; or "users", a client for each of those that the data name
     partition : str
         how the images are split: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE,
         permuted, table:NAME, objects
@@ -107,8 +105,6 @@ class Experiment(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task == "sequences" and self.dataset == Experiment.dataset:  # which it cannot take
-            object.__setattr__(self, "dataset", "shakespeare")
         whole_number("rounds", self.rounds)
         thread_count(self.threads)
         if self.seed < 0:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import is_whole
 from ..errors import pick
 from ..history import History
 from ..method import Method
@@ -43,6 +44,8 @@ class Chapter:
     ) -> None:
         pick(scale, SCALES, "scale")
         whole_number("rounds", rounds)
+        if not is_whole(seed) or seed < 0:  # papermill -r hands over a text
+            raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}.")
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
             raise ValueError(f"A federation has at least 2 clients, not {task['clients']}.")
         if device == "auto":

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from . import heads, resnet
-from .cnn import Network, char_lstm, cifar_cnn, digits_cnn, mcmahan_cnn, mcmahan_lstm, mlp, rpn_cnn
+from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .fcn import fcn32s, scene_fcn
 from .reparam import (
     digits_repghost,
@@ -33,7 +33,6 @@ NETWORKS: dict[str, Callable[..., Network]] = {
 }
 # detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
 DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector, yolox_s, yolov3)}
-SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length, classes]
 SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 

@@ -25,8 +25,6 @@ for words in (
 ):
     assert not main(words), words
 
-Path("pictures/one").mkdir(parents=True)
-Path("pictures/one/1.png").touch()
 LACKS = {
     "plot": [
         lambda: fl.plot,
@@ -38,7 +36,6 @@ LACKS = {
         lambda: main(["reproduce", "rpn_table1"]),
     ],
     "data": [
-        lambda: fl.data.from_folder("pictures"),
         lambda: main(["run", "fedavg", "--dataset", "cifar10"]),
     ],
     "seeing": [
