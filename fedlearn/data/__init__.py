@@ -1,6 +1,6 @@
-"""The data: ``makers`` make what a task takes of one's own, ``sources`` finds and loads a set by its
-name, ``partition`` says which client holds which sample, ``scenes`` draws pictures with boxes and
-masks, ``published`` reads VOC and COCO."""
+"""The data: ``makers`` make what a task takes of one's own, ``sources`` finds and loads
+a set by its name, ``partition`` says which client holds which sample, ``scenes`` draws
+pictures with boxes and masks, ``published`` reads VOC and COCO."""
 
 from importlib import import_module
 from typing import Any

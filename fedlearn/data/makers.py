@@ -1,13 +1,13 @@
 """One's own data: four makers, each for one form, which give a ``Source``.
 
-``arrays`` takes samples, ``clients`` what each client holds, ``dataset`` a map-style data set of
-torchvision, PyTorch or Hugging Face, and ``table`` a DataFrame of pandas. Nothing is guessed among
-these: ``advise`` says which maker fits data that came without one.
-"""
+``arrays`` takes samples, ``clients`` what each client holds, ``dataset`` a map-style
+data set of torchvision, PyTorch or Hugging Face, and ``table`` a DataFrame of pandas.
+Nothing is guessed among these: ``advise`` says which maker fits data that came without
+one."""
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from .. import extensions
 from ..arguments import short
 from ..errors import extra, pick
-from .. import extensions
 from . import sources
 from .sources import Source, moments
 from .values import (
     array_of,
     check_kind,
     check_scale,
+    is_wide,
     labels_of,
     numbered,
     samples_of,
@@ -31,7 +32,7 @@ from .values import (
     users_of,
 )
 
-PARTS = "train training test testing val valid validation dev".split()  # names of no client
+PARTS = "train training test testing val valid validation dev".split()  # no client's
 ATTEMPTS = 32  # items that are read twice, to find transforms that draw
 
 
@@ -42,12 +43,14 @@ class Part:
     x: np.ndarray
     y: np.ndarray
     users: list | None = None
-    names: tuple = field(default=())  # of the classes, in their order, if that is known
+    names: tuple = ()  # of the classes, in their order, if that is known
 
     def __post_init__(self) -> None:
         for noun, column in (("labels", self.y), ("users", self.users)):
             if column is not None and len(column) != len(self.x):
-                raise ValueError(f"There are {len(self.x)} samples, but {len(column)} {noun}.")
+                raise ValueError(
+                    f"There are {len(self.x)} samples, but {len(column)} {noun}."
+                )
 
 
 # ---- the makers
@@ -69,14 +72,17 @@ def arrays(
     x
         Vectors [n, features], grey images [n, height, width], or images with channels.
     y
-        Whole numbers from 0 on, texts or truth values [n]. ``task.predict`` gives them back.
+        Whole numbers from 0 on, texts or truth values [n]. ``task.predict`` gives them
+        back.
     test
-        A share of the samples of every class (of every user, where these are named), which does
-        not depend on a task's seed; or (x, y) or (x, y, users).
+        A share of the samples of every class (of every user, where these are named),
+        which does not depend on a task's seed; or (x, y) or (x, y, users).
     users
-        Whose each sample is: whole numbers, texts or tuples [n]. Every user is then a client.
+        Whose each sample is: whole numbers, texts or tuples [n]. Every user is then a
+        client.
     channels
-        "first" for [n, channels, height, width], "last" for [n, height, width, channels].
+        "first" for [n, channels, height, width], "last" for [n, height, width,
+        channels].
     name, note
         What histories call the data, and what they say besides.
 
@@ -97,7 +103,11 @@ def arrays(
     >>> data.names, tuple(data.train_x.shape)
     (('a', 'b'), (8, 1, 1, 4))
     """
-    train = Part(samples_of(x, channels), labels_of(y), None if users is None else users_of(users))
+    train = Part(
+        samples_of(x, channels),
+        labels_of(y),
+        None if users is None else users_of(users),
+    )
     if _is_pair(test, 3):
         whose = users_of(test[2]) if len(test) == 3 else None
         test = Part(samples_of(test[0], channels), labels_of(test[1]), whose)
@@ -117,10 +127,11 @@ def clients(
     Parameters
     ----------
     data
-        A list, or a dictionary by the clients' names, of (x, y) or of map-style data sets. Clients
-        are numbered in this order.
+        A list, or a dictionary by the clients' names, of (x, y) or of map-style data
+        sets. Clients are numbered in this order.
     test
-        A share of every client's samples; or (x, y) or a map-style data set, which is nobody's.
+        A share of every client's samples; or (x, y) or a map-style data set, which is
+        nobody's.
     channels, name, note
         As of ``arrays``.
     keys
@@ -136,33 +147,38 @@ def clients(
     """
     if not isinstance(data, Mapping | list) or not len(data):
         raise ValueError(
-            "Clients are a list or a dictionary of what each holds, such as [(x, y), (x, y)], not "
+            "Clients are a list or a dictionary of what each holds, such as [(x, y), "
+            "(x, y)], not "
             f"{short(data)}. {advise(data)}"
         )
-    named = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
-    parts = [n for n in named if isinstance(n, str) and n.strip().lower() in PARTS]
-    if parts:
+    entries = data if isinstance(data, Mapping) else dict(enumerate(data))
+    texts = [name for name in entries if isinstance(name, str)]
+    wrong = [name for name in texts if name.strip().lower() in PARTS]
+    if wrong:
         raise ValueError(
-            f"{short(parts)} are parts of a data set, not clients: the makers take a test set as "
+            f"{short(wrong)} are parts of a data set, not clients: the makers take a "
+            "test set as "
             "test=."
         )
-    names = users_of(named)
-    held = []
-    for client, entry in zip(names, named.values(), strict=True):
+    names = users_of(entries)
+    parts: list[Part] = []
+    for client, entry in zip(names, entries.values(), strict=True):
+        title = f"Client {client!r}"
         try:
             part = _entry(entry, channels, keys)
         except ValueError as error:
-            raise ValueError(f"Client {client!r}: {error}") from error
-        held.append(part)
-        titles = f"Client {client!r}", f"client {names[0]!r}"
-        check_scale(titles[0], part.x, titles[1], held[0].x)
-        check_kind(titles[0], part.y, titles[1], held[0].y)
-    sizes = [len(part.y) for part in held]
+            raise ValueError(f"{title}: {error}") from error
+        parts.append(part)
+        check_scale(title, part.x, f"client {names[0]!r}", parts[0].x)
+        check_kind(title, part.y, f"client {names[0]!r}", parts[0].y)
+    users = []
+    for client, part in zip(names, parts, strict=True):
+        users += [client] * len(part.y)
     train = Part(
-        np.concatenate([part.x for part in held]),
-        np.concatenate([part.y for part in held]),
-        [name for name, size in zip(names, sizes, strict=True) for _ in range(size)],
-        _common_names(held),
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.y for part in parts]),
+        users,
+        _common_names(parts),
     )
     if not _is_share(test):
         test = _entry(test, channels, keys)
@@ -178,8 +194,9 @@ def dataset(
     name: str = "own",
     note: str = "",
 ) -> Source:
-    """A map-style data set: it has a length, and ``train[i]`` is an image and its label. So are
-    those of torchvision and of PyTorch, and with ``keys`` those of Hugging Face.
+    """A map-style data set: it has a length, and ``train[i]`` is an image and its
+    label. So are those of torchvision and of PyTorch, and with ``keys`` those of
+    Hugging Face.
 
     Parameters
     ----------
@@ -224,32 +241,38 @@ def table(
     Parameters
     ----------
     frame
-        A column for each feature, all of numbers, one for the target, maybe one for the user.
+        A column for each feature, all of numbers, one for the target, maybe one for the
+        user.
     target
         The name of the column of labels.
     user
         The name of the column that says whose each row is. Every user is then a client.
     test
-        A share, as of ``arrays``, or a DataFrame with the same columns, which go by their names.
+        A share, as of ``arrays``, or a DataFrame with the same columns, which go by
+        their names.
     name, note
         As of ``arrays``.
 
     Examples
     --------
     >>> import pandas
-    >>> frame = pandas.DataFrame({"age": range(10), "ill": ["no", "yes"] * 5, "ward": [1, 2] * 5})
+    >>> columns = {"age": range(10), "ill": ["no", "yes"] * 5, "ward": [1, 2] * 5}
+    >>> frame = pandas.DataFrame(columns)
     >>> data = table(frame, target="ill", user="ward")
     >>> data.columns, data.user_names
     (('age',), (1, 2))
     """
     check_frame(frame)
-    for column in (target, *(() if user is None else (user,))):
-        pick(column, dict.fromkeys(frame.columns), "column of the table")
-    features = [c for c in frame.columns if c not in (target, user)]
-    _check_header(frame, features)
+    columns = dict.fromkeys(frame.columns)
+    pick(target, columns, "column of the table")
+    if user is not None:
+        pick(user, columns, "column of the table")
+    features = [column for column in columns if column not in (target, user)]
+    _check_header(frame)
     train = _rows(frame, features, target, user)
     if not _is_share(test):
         check_frame(test)
+        pick(target, dict.fromkeys(test.columns), "column of the test table")
         test = _rows(test, features, target, user if user in test.columns else None)
     return _source(name, train, test, note=note, columns=tuple(features))
 
@@ -258,36 +281,45 @@ def table(
 
 
 def check_frame(frame: Any) -> None:
-    """``ValueError`` unless it is a DataFrame of pandas with rows and with different names."""
+    """``ValueError`` unless it is a DataFrame of pandas with rows and with different
+    names."""
     if not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
-        raise ValueError(f"A table is a DataFrame of pandas, not {short(frame)}. {advise(frame)}")
+        raise ValueError(
+            f"A table is a DataFrame of pandas, not {short(frame)}. {advise(frame)}"
+        )
     names = [*frame.columns]
     if len(set(names)) < len(names) or not len(frame):
         raise ValueError(
-            f"A table has rows, and columns with different names, not {len(frame)} rows with the "
+            f"A table has rows, and columns with different names, not {len(frame)} "
+            "rows with the "
             f"columns {short(names)}."
         )
 
 
-def _check_header(frame: Any, features: list) -> None:
-    """``ValueError`` for names that a file's first row or pandas' own row numbers have become."""
-    if "Unnamed: 0" in features:
+def _check_header(frame: Any) -> None:
+    """``ValueError`` for names that a file's first row, or pandas' own row numbers,
+    have become."""
+    if "Unnamed: 0" in frame.columns:
         raise ValueError(
-            "The column 'Unnamed: 0' has the rows' numbers: pandas.read_csv(..., index_col=0) "
+            "The column 'Unnamed: 0' has the rows' numbers: pandas.read_csv(..., "
+            "index_col=0) "
             "leaves them out."
         )
-    numbers = [_number(column) for column in frame.columns]
-    if None not in numbers and numbers != sorted(numbers):
+    numbers = [_number(column) for column in frame.columns if isinstance(column, str)]
+    numbers = [number for number in numbers if number is not None]
+    fractions = any(number % 1 for number in numbers)
+    if fractions or (len(numbers) == frame.shape[1] and numbers != sorted(numbers)):
         raise ValueError(
-            f"The columns' names are numbers, {short([*frame.columns])}: has the file a header? "
+            f"The columns' names are numbers, {short([*frame.columns])}: has the file "
+            "a header? "
             "If not, pandas.read_csv(..., header=None) keeps its first row."
         )
 
 
-def _number(name: Any) -> float | None:
-    """A text as the number that it looks like; ``None`` for what is no such text."""
+def _number(name: str) -> float | None:
+    """The number that a name looks like."""
     try:
-        return float(name) if isinstance(name, str) else None
+        return float(name)
     except ValueError:
         first, _, copy = name.rpartition(".")  # pandas writes 0.5.1 for a second 0.5
         return _number(first) if copy.isdigit() else None
@@ -303,11 +335,14 @@ def columns_of(frame: Any, features: Sequence) -> np.ndarray:
         first = str(frame[texts[0]].iloc[0])
         comma = first.replace(",", "", 1).lstrip("-").isdigit() and "," in first
         remedy = (
-            f"{first!r} has a decimal comma, which pandas.read_csv(..., decimal=',') reads"
+            f"{first!r} has a decimal comma, which pandas.read_csv(..., decimal=',') "
+            "reads"
             if comma
             else "leave them out, or make numbers of them (pandas.get_dummies, astype)"
         )
-        raise ValueError(f"Features are numbers, unlike the columns {short(texts)}: {remedy}.")
+        raise ValueError(
+            f"Features are numbers, unlike the columns {short(texts)}: {remedy}."
+        )
     return frame[[*features]].to_numpy(float, na_value=np.nan)
 
 
@@ -315,16 +350,21 @@ def _rows(frame: Any, features: list, target: Any, user: Any) -> Part:
     if not features:
         raise ValueError(f"The table has no column of features besides {target!r}.")
     x = samples_of(columns_of(frame, features), columns=features)
-    for column in (target, *(() if user is None else (user,))):
-        pick(column, dict.fromkeys(frame.columns), "column of the table")
-        rows = np.flatnonzero(frame[column].isna()).tolist()
-        if rows:
-            raise ValueError(
-                f"The column {column!r} has nothing in rows {short(rows)}: drop these rows, or read "
-                "a text such as NA as it is, by pandas.read_csv(..., keep_default_na=False)."
-            )
-    users = None if user is None else users_of(frame[user].tolist())
-    return Part(x, labels_of(frame[target].tolist()), users)
+    y = labels_of(_filled(frame, target))
+    return Part(x, y, None if user is None else users_of(_filled(frame, user)))
+
+
+def _filled(frame: Any, column: Any) -> list:
+    """The values of a column without gaps."""
+    rows = np.flatnonzero(frame[column].isna()).tolist()
+    if rows:
+        raise ValueError(
+            f"The column {column!r} has nothing in rows {short(rows)}: drop these "
+            "rows, or read "
+            "a text such as NA as it is, by pandas.read_csv(..., "
+            "keep_default_na=False)."
+        )
+    return frame[column].tolist()
 
 
 # ---- data sets
@@ -333,27 +373,34 @@ def _rows(frame: Any, features: list, target: Any, user: Any) -> Part:
 def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     """The items of a map-style data set."""
     sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    wrong = isinstance(dataset, str | Mapping | np.ndarray | torch.Tensor | IterableDataset)
+    wrong = isinstance(
+        dataset, str | Mapping | np.ndarray | torch.Tensor | IterableDataset
+    )
     if not sized or wrong or hasattr(dataset, "columns"):
         raise ValueError(
-            "A map-style data set has a length, and dataset[i] is an image and its label, unlike "
+            "A map-style data set has a length, and dataset[i] is an image and its "
+            "label, unlike "
             f"{short(dataset)}. {advise(dataset)}"
         )
-    _check_files(dataset)
+    for inner in _inside(dataset):
+        _check_files(inner)
     try:
         pairs = [_pair(dataset[i], keys) for i in range(len(dataset))]
         again = [_pair(dataset[i], keys) for i in range(min(ATTEMPTS, len(dataset)))]
-    except (TypeError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
+    except (LookupError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(
-            "A map-style data set has a length, and dataset[i] is an image and its label: "
-            f"{type(dataset).__name__} gives {type(error).__name__} ({short(str(error))})."
+            "A map-style data set has a length, and dataset[i] is an image and its "
+            "label: "
+            f"{type(dataset).__name__} gives {type(error).__name__} "
+            f"({short(str(error))})."
         ) from error
     if not pairs:
         raise ValueError(f"{type(dataset).__name__} has no items.")
     for i, pair in enumerate(again):
         if not np.array_equal(array_of(pair[0]), array_of(pairs[i][0])):
             raise ValueError(
-                f"Item {i} of {type(dataset).__name__} differs when it is read twice: leave the "
+                f"Item {i} of {type(dataset).__name__} differs when it is read twice: "
+                "leave the "
                 'random transform out, and say augment=("crop", "flip") to the task.'
             )
     x = samples_of([array_of(image) for image, _ in pairs], channels)
@@ -361,9 +408,9 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     names = _class_names(dataset, keys)
     if names and y.dtype.kind == "i":
         if y.max() >= len(names):
-            raise ValueError(f"Label {y.max()} has no name: {short(names)} are the classes.")
-        y = np.array(names)[y]
-    return Part(x, y, names=names if y.dtype.kind == "U" else ())
+            raise ValueError(f"Label {y.max()} has no name among {short(names)}.")
+        return Part(x, np.array(names)[y], names=names)
+    return Part(x, y)
 
 
 def _pair(item: Any, keys: tuple | None) -> tuple:
@@ -374,7 +421,8 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
     if not isinstance(item, tuple | list) or len(item) != 2:
         names = f" with {short([*item])}" if isinstance(item, Mapping) else ""
         raise ValueError(
-            f"An item is (image, label), not a {type(item).__name__} of {len(item)}{names}: "
+            f"An item is (image, label), not a {type(item).__name__} of "
+            f"{len(item)}{names}: "
             'keys=("image", "label"), or keys=(0, 1), says where they are.'
             if hasattr(item, "__len__")
             else f"An item is (image, label), not {short(item)}."
@@ -382,17 +430,34 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
     return item[0], item[1]
 
 
+def _inside(dataset: Any) -> list:
+    """The data sets that PyTorch's Subset and ConcatDataset are made of."""
+    if hasattr(dataset, "classes"):
+        return [dataset]
+    if hasattr(dataset, "datasets"):
+        return [inner for part in dataset.datasets for inner in _inside(part)]
+    return _inside(dataset.dataset) if hasattr(dataset, "dataset") else [dataset]
+
+
 def _class_names(dataset: Any, keys: tuple | None) -> tuple:
     """The names that torchvision or Hugging Face have for the labels 0, 1, ..."""
-    while hasattr(dataset, "dataset") and not hasattr(dataset, "classes"):
-        dataset = dataset.dataset  # of a Subset
-    feature = (getattr(dataset, "features", None) or {}).get(keys[1] if keys else "label")
-    return tuple(map(str, getattr(feature, "names", None) or getattr(dataset, "classes", ())))
+    names = set()
+    for inner in _inside(dataset):
+        features = getattr(inner, "features", None) or {}
+        feature = features.get(keys[1] if keys else "label")
+        texts = getattr(feature, "names", None) or getattr(inner, "classes", ())
+        names.add(tuple(map(str, texts)))
+    if len(names) > 1:
+        raise ValueError(
+            f"The parts of a data set have different classes, {short(sorted(names))}: "
+            "fl.data.clients matches those of several data sets by their names."
+        )
+    return names.pop()
 
 
 def _check_files(dataset: Any) -> None:
-    """Of a folder of images that torchvision's loader reads, which makes RGB of all: what is lost
-    is refused (16 bits) or warned of (transparency)."""
+    """Of a folder of images that torchvision's loader reads, which makes RGB of all:
+    what is lost is refused (16 bits) or warned of (transparency)."""
     loader = getattr(getattr(dataset, "loader", None), "__name__", "")
     if loader not in ("default_loader", "pil_loader"):
         return
@@ -402,16 +467,21 @@ def _check_files(dataset: Any) -> None:
     transparent = []
     for path, _ in dataset.samples:
         with Image.open(path) as picture:
-            if picture.mode in ("I", "F") or ";16" in f"{picture.mode} {picture.tile[0][3]}":
+            if is_wide(picture):
                 raise ValueError(
-                    f"{path} has 16 bits or more a pixel, of which torchvision's loader keeps 8: "
+                    f"{path} has 16 bits or more a pixel, of which torchvision's "
+                    "loader keeps 8: "
                     "say loader=PIL.Image.open to its data set."
                 )
             if "A" in picture.mode or "transparency" in picture.info:
                 transparent.append(path)
     if transparent:
-        text = f"torchvision's loader leaves out the transparency of {short(transparent)}"
-        warnings.warn(f"{text}: loader=PIL.Image.open refuses it.", stacklevel=4)
+        files = short(transparent)
+        warnings.warn(
+            f"torchvision's loader leaves out the transparency of {files}: "
+            "loader=PIL.Image.open refuses it.",
+            stacklevel=4,
+        )
 
 
 # ---- what all makers share
@@ -419,34 +489,32 @@ def _check_files(dataset: Any) -> None:
 
 def _entry(entry: Any, channels: str | None, keys: tuple | None) -> Part:
     """(x, y), or a map-style data set."""
-    if _is_pair(entry, 2):
-        x, y = entry
-        if isinstance(y, str | int) or hasattr(x, "columns"):
-            raise ValueError(
-                f"(x, y) are arrays, not {short(entry)}: fl.data.table takes one DataFrame for all "
-                "clients, with user=."
-            )
-        part = Part(samples_of(x, channels), labels_of(y))
-    elif hasattr(entry, "columns"):
+    pair = _is_pair(entry, 2)
+    if hasattr(entry[0] if pair else entry, "columns"):
         raise ValueError(
-            "a DataFrame is no (x, y): fl.data.table takes one for all clients, with user= "
-            "(pandas.concat makes it)."
+            "A DataFrame is no (x, y): fl.data.table takes one for all clients "
+            "(pandas.concat makes "
+            "it), with user=."
         )
-    else:
-        part = _items(entry, channels, keys)
-    return part
+    if not pair:
+        return _items(entry, channels, keys)
+    x, y = entry
+    return Part(samples_of(x, channels), labels_of(y))
 
 
 def _common_names(parts: list[Part]) -> tuple:
-    """The names of classes of several parts, in the order of the first; empty if none has any."""
+    """The names of classes of several parts, in the order of the first; empty if none
+    has any."""
     names = [name for part in parts for name in part.names]
     if names and not all(part.names for part in parts):
-        raise ValueError("Labels are all of one kind: some of these data sets have no class names.")
+        raise ValueError(
+            "Labels are all of one kind: some of these data sets have no class names."
+        )
     return tuple(dict.fromkeys(names))
 
 
-def _is_pair(value: Any, most: int) -> bool:
-    return isinstance(value, tuple) and 2 <= len(value) <= most
+def _is_pair(value: Any, largest: int) -> bool:
+    return isinstance(value, tuple) and 2 <= len(value) <= largest
 
 
 def _is_share(value: Any) -> bool:
@@ -454,9 +522,12 @@ def _is_share(value: Any) -> bool:
 
 
 def split_off(groups: np.ndarray, test: float) -> np.ndarray:
-    """Which samples are for the test: of every group this share, and never all of them."""
+    """Which samples are for the test: of every group this share, and never all of
+    them."""
     if not _is_share(test) or not 0 < test < 1:
-        raise ValueError(f"test is a share above 0 and below 1, or a test set, not {short(test)}.")
+        raise ValueError(
+            f"test is a share above 0 and below 1, or a test set, not {short(test)}."
+        )
     chosen = np.zeros(len(groups), bool)
     random = np.random.RandomState(0)
     _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
@@ -466,27 +537,30 @@ def split_off(groups: np.ndarray, test: float) -> np.ndarray:
         chosen[members[:count]] = True
     if not chosen.any():
         raise ValueError(
-            f"test={test} of each of {len(counts)} classes or users is less than a sample: give a "
+            f"test={test} of each of {len(counts)} classes or users is less than a "
+            "sample: give a "
             "test set, test=(x, y)."
         )
     return chosen
 
 
 def _divided(part: Part, share: float) -> tuple[Part, Part]:
-    """What is to train, and this share of every user's samples, else of every class, to test."""
+    """What is to train, and this share of every user's samples, else of every class, to
+    test."""
     groups = part.y if part.users is None else user_numbers(part.users)[0]
     chosen = split_off(groups, share)
-    parts = []
-    for picked in (~chosen, chosen):
-        users = None
-        if part.users is not None:
-            users = [user for user, inside in zip(part.users, picked, strict=True) if inside]
-        parts.append(Part(part.x[picked], part.y[picked], users, part.names))
-    return parts[0], parts[1]
+    return _picked(part, ~chosen), _picked(part, chosen)
+
+
+def _picked(part: Part, chosen: np.ndarray) -> Part:
+    users = part.users
+    if users is not None:
+        users = [users[i] for i in np.flatnonzero(chosen)]
+    return Part(part.x[chosen], part.y[chosen], users, part.names)
 
 
 def _source(
-    name: str, train: Part, test: Any, order: Sequence = (), **more: Any
+    name: str, train: Part, test: Any, order: Sequence = (), **fields: Any
 ) -> Source:
     """The data to train and to test. ``order``: of the users, if they are in one."""
     if isinstance(test, Part):
@@ -494,46 +568,53 @@ def _source(
         check_kind("The test set", test.y, "the training set", train.y)
         foreign = sorted({*test.y.tolist()} - {*train.y.tolist()})
         if foreign:
-            text = f"The test set has classes that no training sample has: {short(foreign)}."
-            warnings.warn(text, stacklevel=3)
+            text = "The test set has classes that no training sample has"
+            warnings.warn(f"{text}: {short(foreign)}.", stacklevel=3)
     else:
         train, test = _divided(train, test)
     ys, names = numbered([train.y, test.y], _common_names([train, test]))
     classes = len(names) or 1 + max(int(y.max()) for y in ys)
     if train.users is not None:
         users, user_names = user_numbers(train.users, order)
-        more |= {"users": users, "user_names": user_names}
+        fields |= {"users": users, "user_names": user_names}
         if test.users is not None:
             place = {user: i for i, user in enumerate(user_names)}
-            more["test_users"] = np.array([place.get(user, -1) for user in test.users])
+            fields["test_users"] = np.array(
+                [place.get(user, -1) for user in test.users]
+            )
     elif test.users is not None:
-        raise ValueError("The test set names users, but the training set does not: say users=.")
+        raise ValueError(
+            "The test set names users, but the training set does not: say users=."
+        )
     columns = train.x, ys[0], test.x, ys[1]
     x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(c)) for c in columns)
     mean, std = moments(x)
-    return Source(name, x, y, test_x, test_y, mean, std, classes, names=names, **more)
+    return Source(name, x, y, test_x, test_y, mean, std, classes, names=names, **fields)
 
 
 # ---- data without a maker
 
 
 def find(data: Any) -> Source:
-    """The data that a task is given: what a maker gave, a set by its name, or what the function
-    mine.py:name makes. ``ValueError`` names the maker of other data."""
+    """The data that a task is given: what a maker gave, a set by its name, or what the
+    function mine.py:name makes. ``ValueError`` names the maker of other data."""
     if isinstance(data, Source):
         return data
     if isinstance(data, str):
         if data in sources.SETS:
             return sources.load(data)
         if ".py:" in data:
-            made = extensions.find(data, {}, "data set")()
-            if not isinstance(made, Source):
-                raise ValueError(f"{data} gives {short(made)}, not what a maker of fl.data gives.")
-            return made
+            own = extensions.find(data, {}, "data set")()
+            if not isinstance(own, Source):
+                raise ValueError(
+                    f"{data} gives {short(own)}, not what a maker of fl.data gives."
+                )
+            return own
         if not ("/" in data or "." in data or Path(data).exists()):
             pick(data, sources.SETS, "data set")
     raise ValueError(
-        f"A task takes the name of a set, or what a maker of fl.data gives, not {short(data)}. "
+        "A task takes the name of a set, or what a maker of fl.data gives, not "
+        f"{short(data)}. "
         f"{advise(data)}"
     )
 
@@ -542,33 +623,41 @@ def advise(data: Any) -> str:
     """Which maker takes such data."""
     if isinstance(data, str | Path):
         return (
-            "A path is read by its own library: fl.data.table(pandas.read_csv(path), target=...), "
-            "where pandas' options say what a header, a decimal comma or a text such as NA means; "
-            "fl.data.dataset(torchvision.datasets.ImageFolder(path)); or as book/own_data.md shows."
+            "A path is read by its own library: fl.data.table(pandas.read_csv(path), "
+            "target=...), "
+            "where pandas' options say what a header, a decimal comma or a text such "
+            "as NA means; "
+            "fl.data.dataset(torchvision.datasets.ImageFolder(path)); or as "
+            "book/own_data.md shows."
         )
     if isinstance(data, tuple) and data and hasattr(data[0], "columns"):
         data = data[0]
     if hasattr(data, "columns"):
         frame = "frame" if hasattr(data, "iloc") else "frame.to_pandas()"
-        return f"fl.data.table({frame}, target=...) takes a table, and user= names its clients."
+        return f"fl.data.table({frame}, target=..., user=...) takes a table."
     if isinstance(data, Mapping):
         return (
-            "fl.data.clients takes a dictionary of what each client holds, fl.data.table a "
+            "fl.data.clients takes a dictionary of what each client holds, "
+            "fl.data.table a "
             "pandas.DataFrame of columns, and fl.data.dataset the parts of a data set."
         )
     if isinstance(data, list):
         return (
-            "fl.data.clients takes a list of what each client holds, fl.data.dataset a list of "
+            "fl.data.clients takes a list of what each client holds, fl.data.dataset a "
+            "list of "
             "images with their labels, and fl.data.arrays samples."
         )
     if isinstance(data, tuple) or hasattr(data, "shape"):
         return "fl.data.arrays(x, y, test=..., users=...) takes samples."
     if hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
         return (
-            "fl.data.dataset(train, test) takes a map-style data set, which has a length and items "
+            "fl.data.dataset(train, test) takes a map-style data set, which has a "
+            "length and items "
             "(image, label); list(...) makes one of a stream."
         )
-    return "fl.data.arrays, fl.data.clients, fl.data.dataset and fl.data.table make data."
+    return (
+        "fl.data.arrays, fl.data.clients, fl.data.dataset and fl.data.table make data."
+    )
 
 
 def samples_like(source: Source, x: Any) -> np.ndarray:
@@ -576,15 +665,19 @@ def samples_like(source: Source, x: Any) -> np.ndarray:
     if source.columns:
         if not hasattr(x, "iloc"):
             raise ValueError(
-                f"The data are a table: give a DataFrame with the columns {short(source.columns)}."
+                "The data are a table: give a DataFrame with the columns "
+                f"{short(source.columns)}."
             )
         surplus = [column for column in x.columns if column not in source.columns]
         if surplus:
             raise ValueError(
-                f"The data have no features {short(surplus)}: give frame[list(task.source.columns)]."
+                f"The data have no features {short(surplus)}: give "
+                "frame[list(task.source.columns)]."
             )
         samples = samples_of(columns_of(x, source.columns), columns=source.columns)
     else:
         samples = samples_of(x, source.channels)
-    check_scale("What is to be predicted", samples, "the training set", source.train_x.numpy())
+    check_scale(
+        "What is to be predicted", samples, "the training set", source.train_x.numpy()
+    )
     return samples

@@ -1,10 +1,9 @@
 """Samples, labels and users as arrays from which a network can learn.
 
-Samples are images [n, channels, height, width] or vectors [n, features], which become images
-[n, 1, 1, features]. uint8 stays uint8; all other numbers become float32. Nothing is dropped,
-scaled or reordered in silence: what is not sure is refused, and the sentence says what makes it
-sure.
-"""
+Samples are images [n, channels, height, width] or vectors [n, features], which become
+images [n, 1, 1, features]. uint8 stays uint8; all other numbers become float32. Nothing
+is dropped, scaled or reordered in silence: what is not sure is refused, and the
+sentence says what makes it sure."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,8 +16,13 @@ import torch
 from ..arguments import short
 
 BANDS = 1, 3, 4  # channels of grey pictures, of colours, of colours with transparency
-LAYOUTS = {"first": "[n, channels, height, width]", "last": "[n, height, width, channels]"}
-PRECISION = 1e-3  # rounding to float32 may move a value by this share of its column's spread
+LAYOUTS = {
+    "first": "[n, channels, height, width]",
+    "last": "[n, height, width, channels]",
+}
+PRECISION = (
+    1e-3  # rounding to float32 may move a value by this share of its column's spread
+)
 SCALED = 2.0  # images with larger values are not on the scale from 0 to 1
 KINDS = {"b": "truth values", "i": "numbers", "u": "numbers", "U": "texts"}
 
@@ -26,23 +30,32 @@ KINDS = {"b": "truth values", "i": "numbers", "u": "numbers", "U": "texts"}
 # ---- arrays
 
 
+def is_wide(picture: Any) -> bool:
+    """Whether a picture of PIL, before its pixels are read, has more than 8 bits a
+    channel."""
+    tile = getattr(picture, "tile", None)
+    mode = str(tile[0][3]) if tile else ""
+    return picture.mode in ("I", "F") or ";16" in picture.mode + mode
+
+
 def pixels_of(picture: Any) -> np.ndarray:
-    """A picture of PIL as [height, width] or [height, width, 3]. Pixels of 16 bits and float pixels
-    keep their values, a palette becomes its colours."""
-    raw_mode = str(picture.tile[0][3]) if getattr(picture, "tile", None) else ""
-    if picture.mode in ("I", "F") or picture.mode.startswith("I;"):
+    """A picture of PIL as [height, width] or [height, width, 3]. Pixels of 16 bits and
+    float pixels keep their values, a palette becomes its colours."""
+    if is_wide(picture):
+        if picture.mode == "RGB":
+            raise ValueError(
+                "A picture has colours of 16 bits, of which PIL keeps 8: read it with "
+                "another "
+                "library, and give its arrays to fl.data.arrays."
+            )
         return np.asarray(picture)
-    if ";16" in raw_mode:
-        raise ValueError(
-            "A picture has colours of 16 bits, of which PIL keeps 8: read it with another library, "
-            "and give its arrays to fl.data.arrays."
-        )
     if picture.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in picture.info:
         darkest, _ = picture.convert("RGBA").getchannel("A").getextrema()
         if darkest < 255:
             raise ValueError(
                 f"A picture (mode {picture.mode}) has transparency: leave it out by "
-                'picture.convert("RGB"), or keep it as a channel by numpy.asarray(picture), in the '
+                'picture.convert("RGB"), or keep it as a channel by '
+                "numpy.asarray(picture), in the "
                 "data set's transform."
             )
     grey = picture.mode in ("1", "L", "LA")
@@ -56,9 +69,13 @@ def array_of(values: Any) -> np.ndarray:
     if isinstance(values, torch.Tensor):
         try:
             return values.detach().cpu().numpy()
-        except (TypeError, NotImplementedError):  # sparse, bfloat16, quantised, on "meta"
+        except (
+            TypeError,
+            NotImplementedError,
+        ):  # sparse, bfloat16, quantised, on "meta"
             raise ValueError(
-                "Samples are dense tensors of numbers that numpy has, such as x.to_dense().float() "
+                "Samples are dense tensors of numbers that numpy has, such as "
+                "x.to_dense().float() "
                 f"makes them, not {values.dtype} with the layout {values.layout}."
             ) from None
     if hasattr(values, "toarray"):
@@ -71,7 +88,9 @@ def array_of(values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except ValueError:
-        raise ValueError("Samples are not all of one shape: resize them first.") from None
+        raise ValueError(
+            "Samples are not all of one shape: resize them first."
+        ) from None
 
 
 def _is_array(value: Any) -> bool:
@@ -84,13 +103,16 @@ def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
     if len(shapes) > 1:
         both = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
         raise ValueError(
-            f"Samples are not all of one shape, but {both}: resize them and give them the same "
+            f"Samples are not all of one shape, but {both}: resize them and give them "
+            "the same "
             "channels first, such as by a transform."
         )
     types = {array.dtype for array in arrays}
     if len(types) > 1 and any(t.kind != "U" for t in types):
         both = " and ".join(sorted(map(str, types)))
-        raise ValueError(f"Samples are of several types, {both}: bring them to one scale and type.")
+        raise ValueError(
+            f"Samples are of several types, {both}: bring them to one scale and type."
+        )
     masked = any(np.ma.isMaskedArray(array) for array in arrays)
     return np.ma.stack(arrays) if masked else np.stack(arrays)
 
@@ -98,9 +120,12 @@ def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
 # ---- samples
 
 
-def samples_of(x: Any, channels: str | None = None, columns: Sequence = ()) -> np.ndarray:
-    """uint8 or finite float32 [n, channels, height, width]. ``channels``: "first" or "last", where
-    four dimensions do not show it; ``columns`` are the names of features."""
+def samples_of(
+    x: Any, channels: str | None = None, columns: Sequence = ()
+) -> np.ndarray:
+    """uint8 or finite float32 [n, channels, height, width]. ``channels``: "first" or
+    "last", where four dimensions do not show it; ``columns`` are the names of
+    features."""
     if channels is not None and channels not in LAYOUTS:
         raise ValueError(f'channels is "first" or "last", not {short(channels)}.')
     if hasattr(x, "columns"):
@@ -113,7 +138,8 @@ def samples_of(x: Any, channels: str | None = None, columns: Sequence = ()) -> n
         raise ValueError(f"Samples are numbers, not {x.dtype}.")
     if x.ndim not in (2, 3, 4) or not x.size:
         raise ValueError(
-            "Samples are vectors [n, features], grey images [n, height, width], or images with "
+            "Samples are vectors [n, features], grey images [n, height, width], or "
+            "images with "
             f"channels, {' or '.join(LAYOUTS.values())}, not {list(x.shape)}."
         )
     if x.ndim == 4 and _layout(x.shape, channels) == "last":
@@ -129,15 +155,16 @@ def samples_of(x: Any, channels: str | None = None, columns: Sequence = ()) -> n
 
 
 def _layout(shape: tuple[int, ...], channels: str | None) -> str:
-    """Where the channels of four dimensions are: as the caller says, or where only one place can
-    hold those of a picture."""
+    """Where the channels of four dimensions are: as the caller says, or where only one
+    place can hold those of a picture."""
     if channels is not None:
         return channels
     first = shape[1] in BANDS and min(shape[2:]) > max(BANDS)
     last = shape[3] in BANDS and min(shape[1:3]) > max(BANDS)
     if first == last:
         raise ValueError(
-            f"Images {list(shape)} do not show where their channels are: say channels=\"first\" "
+            f"Images {list(shape)} do not show where their channels are: say "
+            'channels="first" '
             f'for {LAYOUTS["first"]}, or channels="last" for {LAYOUTS["last"]}.'
         )
     return "first" if first else "last"
@@ -155,9 +182,10 @@ def _float32(x: np.ndarray, columns: Sequence) -> np.ndarray:
         spread = wide.max(axes) - wide.min(axes)
         blurred = np.flatnonzero((spread > 0) & (moved > PRECISION * spread))
         if len(blurred):
+            place = _text_of(blurred, x.shape, columns)
             raise ValueError(
-                f"float32 cannot tell apart the values of {_named(blurred, x.shape, columns)}: "
-                "subtract the mean first."
+                f"float32 cannot tell apart the values of {place}: subtract the mean "
+                "first."
             )
     return narrow
 
@@ -167,17 +195,22 @@ def _refuse_missing(missing: np.ndarray, how: str, columns: Sequence) -> None:
     if missing.any():
         vectors = missing.shape[1:3] == (1, 1)
         where = np.flatnonzero(missing.any((0, 1, 2) if vectors else (1, 2, 3)))
-        place = _named(where, missing.shape, columns) if vectors else f"samples {short(where.tolist())}"
+        place = (
+            _text_of(where, missing.shape, columns)
+            if vectors
+            else f"samples {short(where.tolist())}"
+        )
         raise ValueError(f"Values {how} in {place}: fill them in, or leave these out.")
 
 
-def _named(where: np.ndarray, shape: tuple[int, ...], columns: Sequence) -> str:
+def _text_of(where: np.ndarray, shape: tuple[int, ...], columns: Sequence) -> str:
     names = [columns[i] if len(columns) else int(i) for i in where]
     return f"{'columns' if shape[1:3] == (1, 1) else 'channels'} {short(names)}"
 
 
 def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) -> None:
-    """``ValueError`` if two sets of samples are not of one shape, or not on one scale."""
+    """``ValueError`` if two sets of samples are not of one shape, or not on one
+    scale."""
     if x.shape[1:] != other.shape[1:]:
         both = list(x.shape[1:]), list(other.shape[1:])
         raise ValueError(f"{title} has samples {both[0]}, {other_title} {both[1]}.")
@@ -187,14 +220,19 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
     types = {x.dtype, other.dtype}
     if scaled or (len(types) > 1 and not (_is_byte(x) and _is_byte(other))):
         raise ValueError(
-            f"{title} has samples {x.dtype} up to {ends[0]:g}, {other_title} {other.dtype} up to "
+            f"{title} has samples {x.dtype} up to {ends[0]:g}, {other_title} "
+            f"{other.dtype} up to "
             f"{ends[1]:g}: bring them to one scale and type first."
         )
 
 
 def _is_byte(x: np.ndarray) -> bool:
     """Whether the values could be stored as uint8, and use more than 0 and 1."""
-    return x.min() >= 0 and 1 < x.max() <= 255 and (x.dtype == np.uint8 or (x == x.round()).all())
+    return (
+        x.min() >= 0
+        and 1 < x.max() <= 255
+        and (x.dtype == np.uint8 or (x == x.round()).all())
+    )
 
 
 def check_kind(title: str, y: np.ndarray, other_title: str, other: np.ndarray) -> None:
@@ -202,7 +240,8 @@ def check_kind(title: str, y: np.ndarray, other_title: str, other: np.ndarray) -
     kinds = KINDS[y.dtype.kind], KINDS[other.dtype.kind]
     if kinds[0] != kinds[1]:
         raise ValueError(
-            f"{title} has labels that are {kinds[0]}, {other_title} {kinds[1]}: labels are all of "
+            f"{title} has labels that are {kinds[0]}, {other_title} {kinds[1]}: labels "
+            "are all of "
             "one kind."
         )
 
@@ -213,7 +252,9 @@ def check_kind(title: str, y: np.ndarray, other_title: str, other: np.ndarray) -
 def labels_of(y: Any) -> np.ndarray:
     """One label a sample: whole numbers from 0 on, texts or truth values [n]."""
     if isinstance(y, list | tuple):
-        y = np.array([v.item() if getattr(v, "ndim", 1) == 0 else v for v in y], dtype=object)
+        y = np.array(
+            [v.item() if getattr(v, "ndim", 1) == 0 else v for v in y], dtype=object
+        )
     y = array_of(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -222,29 +263,40 @@ def labels_of(y: Any) -> np.ndarray:
         raise ValueError(f"Labels are one for each sample, not {list(y.shape)}{hint}.")
     _refuse_empty(y.tolist(), "labels")
     if y.dtype.kind == "O":
-        kinds = {"texts" if isinstance(v, str) else type(v).__name__ for v in y.tolist()}
+        kinds = {
+            "texts" if isinstance(v, str) else type(v).__name__ for v in y.tolist()
+        }
         if len(kinds) > 1:
-            raise ValueError(f"Labels are all of one kind, not {' and '.join(sorted(kinds))}.")
+            raise ValueError(
+                f"Labels are all of one kind, not {' and '.join(sorted(kinds))}."
+            )
         y = np.array(y.tolist())
     if y.dtype.kind == "u":
         y = y.astype(np.int64)
-    if y.dtype.kind == "f" and (y == np.floor(y)).all() and np.abs(y).max(initial=0) < 2**53:
+    if (
+        y.dtype.kind == "f"
+        and (y == np.floor(y)).all()
+        and np.abs(y).max(initial=0) < 2**53
+    ):
         y = y.astype(np.int64)
     if y.dtype.kind == "f":
         raise ValueError(
-            "Labels are whole numbers or texts, not fractions: the page book/extend.md has a task "
+            "Labels are whole numbers or texts, not fractions: the page book/extend.md "
+            "has a task "
             "that predicts numbers."
         )
     if y.dtype.kind not in KINDS:
         raise ValueError(f"Labels are whole numbers or texts, not {y.dtype}.")
     if y.dtype.kind == "i" and len(y) and y.min() < 0:
-        raise ValueError(f"Labels are 0, 1, 2, ... or texts, not {y.min()} to {y.max()}.")
+        raise ValueError(
+            f"Labels are 0, 1, 2, ... or texts, not {y.min()} to {y.max()}."
+        )
     return y
 
 
 def _refuse_empty(values: list, noun: str) -> None:
-    """``ValueError`` for None (as which numpy lists masked values), NaN, what pandas has for them,
-    and blank texts."""
+    """``ValueError`` for None (as which numpy lists masked values), NaN, what pandas
+    has for them, and blank texts."""
     empty = [i for i, value in enumerate(values) if _is_empty(value)]
     if empty:
         raise ValueError(f"There are no {noun} in rows {short(empty)}: fill them in.")
@@ -259,9 +311,9 @@ def _is_empty(value: Any) -> bool:
 
 
 def numbered(parts: Sequence[np.ndarray], names: Sequence = ()) -> tuple[list, tuple]:
-    """Labels of one kind as the numbers 0, 1, ... of classes, int64, and the classes' names, which
-    are empty where the labels are these numbers. ``names``: the order of classes, if it is known,
-    else they are in the order of their labels."""
+    """Labels of one kind as the numbers 0, 1, ... of classes, int64, and the classes'
+    names, which are empty where the labels are these numbers. ``names``: the order of
+    classes, if it is known, else they are in the order of their labels."""
     whole = np.concatenate(parts)
     classes, numbers = np.unique(whole, return_inverse=True)
     if names:
@@ -272,7 +324,8 @@ def numbered(parts: Sequence[np.ndarray], names: Sequence = ()) -> tuple[list, t
     count = len(names) or len(classes)
     if not 2 <= count < len(whole):
         raise ValueError(
-            f"{len(whole)} samples with {count} classes are not learned from: at least two classes "
+            f"{len(whole)} samples with {count} classes are not learned from: at least "
+            "two classes "
             "are needed, and more samples than classes."
         )
     cuts = np.cumsum([len(part) for part in parts])[:-1]
@@ -291,16 +344,20 @@ def _user_name(name: Any) -> Any:
         return tuple(_user_name(part) for part in name)
     if hasattr(name, "item"):  # a number of numpy or torch
         name = name.item()
-    if isinstance(name, float) and name.is_integer():  # as pandas has them beside empty cells
+    if (
+        isinstance(name, float) and name.is_integer()
+    ):  # as pandas has them beside empty cells
         name = int(name)
     if not isinstance(name, int | str):
-        raise ValueError(f"Users are whole numbers, texts or tuples of these, not {short(name)}.")
+        raise ValueError(
+            f"Users are whole numbers, texts or tuples of these, not {short(name)}."
+        )
     return name
 
 
 def user_numbers(users: list, order: Sequence = ()) -> tuple[np.ndarray, tuple]:
-    """The number of each sample's user, int64 [n], and their names in this order; else sorted, or,
-    of names of several kinds, as they first appear."""
+    """The number of each sample's user, int64 [n], and their names in this order; else
+    sorted, or, of names of several kinds, as they first appear."""
     names = list(order) or list(dict.fromkeys(users))
     if not order:
         with suppress(TypeError):

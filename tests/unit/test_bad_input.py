@@ -91,7 +91,7 @@ REFUSED = """
     run fedavg --device banana ~ device 'banana'
     run fedavg --threads 100000 ~ threads
     run fedavg --participation 1.1 ~ share
-    run fedavg --clients many ~ "users", not 'many'
+    run fedavg --clients many ~ not 'many'
     run fedavg --clients 100000 ~ fewer clients
     run fedavg --train 99999999999999999999 ~ cannot be kept
     run fedavg --network os:system ~ 'os:system'
@@ -252,7 +252,10 @@ CALLS = {
         lambda: fl.tasks.classification("digits", 2, metrics=lambda c, k: 1),
         "name of its own",
     ),
-    "data set": (lambda: fl.tasks.classification(3.5, 2), "data set"),
+    "a text as a chapter's seed": (lambda: fl.book.chapter(seed="1", clients=2), "seed"),
+    "a text as a chapter's rounds": (lambda: fl.book.chapter(rounds="2", clients=2), "rounds"),
+    "a text as a chapter's clients": (lambda: fl.book.chapter(clients="5"), "clients"),
+    "half a seed": (lambda: fl.book.chapter(seed=0.5, clients=2), "seed"),
 }
 
 

@@ -1,5 +1,6 @@
-"""One's own data: each maker keeps what it is given, and refuses what is not sure. Most inputs here are
-after public bug reports of data loaders; the right value is in the test."""
+"""One's own data: each maker keeps what it is given, and refuses what is not sure.
+
+Most inputs here are after public bug reports of data loaders; the right value is in the test."""
 
 import re
 from importlib.util import find_spec
@@ -131,7 +132,9 @@ def test_a_palette_becomes_colours(mode):  # h02
     pictures = [picture(mode, i) for i in range(60)]
     colours = [np.asarray(p.convert("RGB")).transpose(2, 0, 1) for p in pictures]
     for data in (fl.data.dataset(items(pictures)), fl.data.arrays(pictures, Y)):
-        assert data.train_x.shape[1:] == (3, 8, 8) and rows(whole(data)[0]) == rows(colours)
+        assert data.train_x.shape[1:] == (3, 8, 8) and rows(whole(data)[0]) == rows(
+            colours
+        )
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "LA"])
@@ -160,7 +163,11 @@ def test_pictures_of_several_kinds_or_sizes_are_refused():
     sixteen = Image.fromarray(PICTURES[0, ..., 0].astype(np.uint16) * 257)
     refused("types", fl.data.dataset, items([picture("L"), sixteen] * 30))
     refused("shape", fl.data.dataset, items([picture("L"), picture("RGB")] * 30))
-    refused("shape", fl.data.dataset, items([picture("L").resize((9, 9)), picture("L")] * 30))
+    refused(
+        "shape",
+        fl.data.dataset,
+        items([picture("L").resize((9, 9)), picture("L")] * 30),
+    )
     refused("shape", fl.data.arrays, [[1], [2, 3]] * 30, Y)
 
 
@@ -202,14 +209,18 @@ def test_values_that_are_no_numbers_are_refused_by_column(value):
     x = X.copy()
     x[7, 1] = value
     refused(r"columns \[1\]", fl.data.arrays, x, Y)
-    refused("'dose'", fl.data.table, FRAME.assign(dose=x[:, 1]), target="label", user="site")
+    refused(
+        "'dose'", fl.data.table, FRAME.assign(dose=x[:, 1]), target="label", user="site"
+    )
 
 
 def test_a_large_offset_is_refused_not_rounded_away():  # h25
     when = 1.7e9 + 60.0 * np.arange(60)
     x = np.c_[when, X[:, 0]]
     refused(r"columns \[0\]: subtract the mean", fl.data.arrays, x, Y)
-    refused("'when'", fl.data.table, FRAME.assign(when=when), target="label", user="site")
+    refused(
+        "'when'", fl.data.table, FRAME.assign(when=when), target="label", user="site"
+    )
     identities = 2**40 + np.arange(60)
     refused("subtract", fl.data.arrays, np.c_[identities, identities], Y)
     data = fl.data.arrays(x - x.mean(0), Y)
@@ -258,7 +269,10 @@ def test_samples_that_cannot_be(x, noun):
 def test_labels_keep_their_names(y):
     data = fl.data.arrays(X, y)
     labels = np.asarray([v.item() if hasattr(v, "item") else v for v in y]).reshape(-1)
-    table = {tuple(row): label for row, label in zip(np.float32(X).tolist(), labels, strict=True)}
+    table = {
+        tuple(row): label
+        for row, label in zip(np.float32(X).tolist(), labels, strict=True)
+    }
     x, back = whole(data)
     assert [table[tuple(row)] for row in x[:, 0, 0].tolist()] == back.tolist()
     task = fl.tasks.classification(data, 2)
@@ -288,16 +302,27 @@ def test_labels_that_cannot_be(y, noun):
 
 
 def test_labels_of_two_kinds_or_scales_among_clients_are_refused():  # h27, h36
-    refused("(?=.*'eve')(?=.*texts)", fl.data.clients, {"ann": (X, Y), "eve": (X, NAMES)})
+    refused(
+        "(?=.*'eve')(?=.*texts)", fl.data.clients, {"ann": (X, Y), "eve": (X, NAMES)}
+    )
     refused("kind", fl.data.clients, [(X, Y), (X, Y == 0)])
     refused("kind", fl.data.arrays, X, Y, test=(X, NAMES))
     refused("kind", fl.data.clients, [(X, Y), (X, Y)], test=(X, Y.astype(str)))
     small = PICTURES / 255
-    refused("(?=.*'b')(?=.*scale)", fl.data.clients, {"a": (PICTURES, Y), "b": (small, Y)})
+    refused(
+        "(?=.*'b')(?=.*scale)", fl.data.clients, {"a": (PICTURES, Y), "b": (small, Y)}
+    )
     refused("scale", fl.data.clients, {"a": (PICTURES * 1.0, Y), "b": (small, Y)})
-    refused("scale", fl.data.clients, [(PICTURES, Y), (PICTURES.astype(np.uint16) * 257, Y)])
+    refused(
+        "scale", fl.data.clients, [(PICTURES, Y), (PICTURES.astype(np.uint16) * 257, Y)]
+    )
     refused("scale", fl.data.arrays, PICTURES, Y, test=(small, Y))
-    refused("scale", fl.data.dataset, items(map(ToTensor(), PICTURES)), items(map(picture, "P" * 60)))
+    refused(
+        "scale",
+        fl.data.dataset,
+        items(map(ToTensor(), PICTURES)),
+        items(map(picture, "P" * 60)),
+    )
     whole_numbers = fl.data.clients([(PICTURES, Y), (PICTURES.tolist(), Y)])
     assert whole_numbers.train_x.max() == PICTURES.max()
     task = fl.tasks.classification(fl.data.arrays(PICTURES, Y), 2)
@@ -331,18 +356,32 @@ def test_users_are_clients_under_their_names():
 
 
 def test_what_each_client_holds():
-    parts = {("h1", 2): (X[:20], Y[:20]), ("h1", 1): (X[20:40], Y[20:40]), "h2": (X[40:], Y[40:])}
+    parts = {
+        ("h1", 2): (X[:20], Y[:20]),
+        ("h1", 1): (X[20:40], Y[20:40]),
+        "h2": (X[40:], Y[40:]),
+    }
     data = fl.data.clients(parts)  # h22: as groupby of two columns gives them
     assert data.user_names == (*parts,)
     task = fl.tasks.classification(data)
-    assert task.sizes == [16, 16, 16] and torch.bincount(task.owners).tolist() == [4, 4, 4]
+    assert task.sizes == [16, 16, 16] and torch.bincount(task.owners).tolist() == [
+        4,
+        4,
+        4,
+    ]
     for k, (x, _) in enumerate(parts.values()):
-        mine = np.concatenate([task.train[0][task.owned[k]], task.test[0][task.owners == k]])
+        mine = np.concatenate(
+            [task.train[0][task.owned[k]], task.test[0][task.owners == k]]
+        )
         assert rows(mine) == rows(np.float32(x))
-    three = fl.data.clients({1: (X, Y), "1": (X, Y), "b": (X, Y)}, test=(X[:9], Y[:9]))  # h36
+    three = fl.data.clients(
+        {1: (X, Y), "1": (X, Y), "b": (X, Y)}, test=(X[:9], Y[:9])
+    )  # h36
     assert three.user_names == (1, "1", "b") and len(three.test_y) == 9
     assert fl.tasks.classification(three).owners is None
-    assert fl.tasks.classification(three, 5).clients == 5, "a number deals samples out anew"
+    assert fl.tasks.classification(three, 5).clients == 5, (
+        "a number deals samples out anew"
+    )
 
 
 @pytest.mark.parametrize(
@@ -362,7 +401,10 @@ def test_what_each_client_holds():
         ({"a": "to be", "b": "or not"}, "Client 'a'"),
         ([(X[0], 1), (X[1], 0)], "Client 0"),
         ({np.nan: (X, Y)}, "rows"),
-        ([DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)))] * 2, "map-style"),  # h35
+        (
+            [DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)))] * 2,
+            "map-style",
+        ),  # h35
         ([(X[i : i + 1], Y[i : i + 1]) for i in range(20)], "test="),
     ],
 )
@@ -379,10 +421,20 @@ def test_the_test_set_is_a_share_or_is_given():
     assert a.digests["images"] == b.digests["images"]
     users = ["b", "a"] * 30
     data = fl.data.arrays(X, Y, test=(X[:4], Y[:4], ["a", "b", "c", "a"]), users=users)
-    assert data.test_users.tolist() == [0, 1, -1, 0] and rows(data.test_x) == rows(np.float32(X[:4]))
+    assert data.test_users.tolist() == [0, 1, -1, 0] and rows(data.test_x) == rows(
+        np.float32(X[:4])
+    )
     with pytest.warns(UserWarning, match="'new'"):
         fl.data.arrays(X, NAMES, test=(X[:2], ["low", "new"]))
-    for test in (0, 1, 0.001, "half", (X, Y, Y, Y), (X[:5, :3], Y[:5]), (X[:5], Y[:5], users[:5])):
+    for test in (
+        0,
+        1,
+        0.001,
+        "half",
+        (X, Y, Y, Y),
+        (X[:5, :3], Y[:5]),
+        (X[:5], Y[:5], users[:5]),
+    ):
         refused("test|samples", fl.data.arrays, X, Y, test=test)
 
 
@@ -409,7 +461,10 @@ class Hub:
 
 def test_data_sets_of_every_library(tmp_path):
     keys = ("picture", "kind")
-    for data in (fl.data.dataset(Hub(), keys=keys), fl.data.clients({0: Hub(), 1: Hub()}, keys=keys)):
+    for data in (
+        fl.data.dataset(Hub(), keys=keys),
+        fl.data.clients({0: Hub(), 1: Hub()}, keys=keys),
+    ):
         assert data.names == ("cat", "ant", "bee"), "in the order of their numbers"
     assert data.user_names == (0, 1)  # h24
     refused("keys=", fl.data.dataset, Hub())
@@ -421,7 +476,9 @@ def test_data_sets_of_every_library(tmp_path):
     root = folder(tmp_path, map(Image.fromarray, PICTURES[:20]))
     for i in (0, 1):  # h31: below a class's folder
         (tmp_path / "ab"[i] / "2021").mkdir()
-        (tmp_path / "ab"[i] / f"{i}.png").rename(tmp_path / "ab"[i] / "2021" / f"{i}.png")
+        (tmp_path / "ab"[i] / f"{i}.png").rename(
+            tmp_path / "ab"[i] / "2021" / f"{i}.png"
+        )
     data = fl.data.dataset(ImageFolder(root))
     assert rows(whole(data)[0]) == rows(PICTURES[:20].transpose(0, 3, 1, 2))
     part = fl.data.dataset(Subset(ImageFolder(root), range(0, 20, 3)), test=0.4)
@@ -435,9 +492,14 @@ def test_data_sets_of_every_library(tmp_path):
 
 def test_classes_of_several_folders_are_matched_by_name(tmp_path):  # h34
     pictures = [Image.fromarray(p) for p in PICTURES[:20]]
-    sites = {c: ImageFolder(folder(tmp_path / c, pictures, c)) for c in ("ab", "b", "ca")}
+    sites = {
+        c: ImageFolder(folder(tmp_path / c, pictures, c)) for c in ("ab", "b", "ca")
+    }
     data = fl.data.clients(sites)
-    assert data.names == ("a", "b", "c") and fl.tasks.classification(data).sizes == [16] * 3
+    assert (
+        data.names == ("a", "b", "c")
+        and fl.tasks.classification(data).sizes == [16] * 3
+    )
     x, labels = whole(data)
     assert (labels == "b").sum() == 30 and (labels == "a").sum() == 20
     train, test = sites["ab"], sites["b"]
@@ -461,9 +523,23 @@ class Broken(Drawn):
 
 @pytest.mark.parametrize(
     "data",
-    [Stream(), DataLoader(Stream()), iter([]), Broken(None), [1, 2, 3], [], {"a": 1}, X, "photos",
-     Path("photos"), FRAME, torch.tensor(X), None, 3],
-)  # fmt: skip
+    [
+        Stream(),
+        DataLoader(Stream()),
+        iter([]),
+        Broken(None),
+        [1, 2, 3],
+        [],
+        {"a": 1},
+        X,
+        "photos",
+        Path("photos"),
+        FRAME,
+        torch.tensor(X),
+        None,
+        3,
+    ],
+)
 def test_what_is_no_data_set_is_refused(data):  # h35
     refused("item|map-style", fl.data.dataset, data)
 
@@ -474,7 +550,11 @@ def test_what_is_no_data_set_is_refused(data):  # h35
 def test_a_table_goes_by_its_columns_names():  # h04
     data = fl.data.table(FRAME, target="label", user="site")
     assert data.columns == ("age", "dose", "weight", "size")
-    assert data.user_names == ("001", "01", "1", "2") and data.names == ("high", "low", "mid")
+    assert data.user_names == ("001", "01", "1", "2") and data.names == (
+        "high",
+        "low",
+        "mid",
+    )
     task = fl.tasks.classification(data)
     net = fl.run("fedavg", task, 2, progress=False).network()
     features = FRAME[list(data.columns)]
@@ -498,15 +578,30 @@ def test_a_table_goes_by_its_columns_names():  # h04
         (FRAME, "label", None, "'site'"),  # texts are no features
         (FRAME[["label"]], "label", None, "features"),
         (FRAME[:0], "label", "site", "rows"),
-        (pandas.concat([FRAME, FRAME[["age"]]], axis=1), "label", "site", "different names"),
-        (FRAME.assign(label=[None, *NAMES[1:]]), "label", "site", "keep_default_na"),  # h15
+        (
+            pandas.concat([FRAME, FRAME[["age"]]], axis=1),
+            "label",
+            "site",
+            "different names",
+        ),
+        (
+            FRAME.assign(label=[None, *NAMES[1:]]),
+            "label",
+            "site",
+            "keep_default_na",
+        ),  # h15
         (FRAME.assign(site=[np.nan, *FRAME["site"][1:]]), "label", "site", "'site'"),
         (FRAME.assign(age=["1,5"] * 60), "label", "site", "decimal comma"),  # h29
         (FRAME.assign(age=["-0,5"] * 60), "label", "site", "decimal comma"),
         (FRAME.assign(age=["a, b"] * 60), "label", "site", "get_dummies"),
         (FRAME.assign(age=pandas.Timestamp("2026")), "label", "site", "'age'"),
         (FRAME.reset_index(names="Unnamed: 0"), "label", "site", "index_col=0"),
-        (FRAME.set_axis(["0.5", "0.5.1", "-1.2", "3", "1", "7"], axis=1), "1", "7", "header"),  # h14
+        (
+            FRAME.set_axis(["0.5", "0.5.1", "-1.2", "3", "1", "7"], axis=1),
+            "1",
+            "7",
+            "header",
+        ),  # h14
         (FRAME.set_axis(["5", "3", "2", "4", "1", "0"], axis=1), "1", "0", "header"),
         (FRAME.to_dict("list"), "label", "site", "pandas.DataFrame"),
         ("patients.csv.gz", "label", "site", "read_csv"),  # h28
@@ -537,12 +632,29 @@ def test_files_that_pandas_has_read(tmp_path):
     file = tmp_path / "t.csv.gz"  # h28
     FRAME.to_csv(file, index=False)
     frame = pandas.read_csv(file, dtype={"site": str})
-    assert fl.data.table(frame, target="label", user="site").user_names == ("001", "01", "1", "2")
+    assert fl.data.table(frame, target="label", user="site").user_names == (
+        "001",
+        "01",
+        "1",
+        "2",
+    )
     FRAME.to_csv(tmp_path / "t.csv", sep=";", decimal=",", index=False)
-    frame = pandas.read_csv(tmp_path / "t.csv", sep=";", decimal=",", dtype={"site": str})
-    assert np.allclose(whole(fl.data.table(frame, "label", "site"))[0].sum(), X.sum(), atol=1e-3)
-    frame.assign(label=["NA", "EU", "AS"] * 20).to_csv(tmp_path / "na.csv", index=False)  # h15
-    refused("keep_default_na", fl.data.table, pandas.read_csv(tmp_path / "na.csv"), "label", "site")
+    frame = pandas.read_csv(
+        tmp_path / "t.csv", sep=";", decimal=",", dtype={"site": str}
+    )
+    assert np.allclose(
+        whole(fl.data.table(frame, "label", "site"))[0].sum(), X.sum(), atol=1e-3
+    )
+    frame.assign(label=["NA", "EU", "AS"] * 20).to_csv(
+        tmp_path / "na.csv", index=False
+    )  # h15
+    refused(
+        "keep_default_na",
+        fl.data.table,
+        pandas.read_csv(tmp_path / "na.csv"),
+        "label",
+        "site",
+    )
     frame = pandas.read_csv(tmp_path / "na.csv", keep_default_na=False)
     assert fl.data.table(frame, "label", "site").names == ("AS", "EU", "NA")
     np.savetxt(tmp_path / "bare.csv", np.c_[X, Y], delimiter=",", fmt="%.3f")  # h14
@@ -605,22 +717,30 @@ def test_clients_of_a_task_that_cannot_be(how, noun):
 def test_positions_are_of_the_training_samples():
     lists = [[5, 3, 8], torch.arange(10, 30), range(40, 48)]
     task = fl.tasks.classification(DATA, lists)
-    assert [i.tolist() for i in task.owned] == [[3, 5, 8], [*range(10, 30)], [*range(40, 48)]]
+    assert [i.tolist() for i in task.owned] == [
+        [3, 5, 8],
+        [*range(10, 30)],
+        [*range(40, 48)],
+    ]
 
 
 @settings(max_examples=60)
 @given(st.data())
 def test_lists_are_a_partition_or_are_refused(data):
     n = data.draw(st.integers(1, 12))
-    lists = data.draw(st.lists(st.lists(st.integers(-1, n), max_size=4), min_size=1, max_size=4))
+    lists = data.draw(
+        st.lists(st.lists(st.integers(-1, n), max_size=4), min_size=1, max_size=4)
+    )
     flat = [i for positions in lists for i in positions]
     fine = all(lists) and len(set(flat)) == len(flat) and all(0 <= i < n for i in flat)
     try:
-        split = partition.given(lists, n)(np.zeros(n, int), len(lists), None)
+        split = partition.positions(lists, n)(np.zeros(n, int), len(lists), None)
     except ValueError as error:
         assert not fine and "\n" not in str(error)
     else:
-        assert fine and [i.tolist() for i in split.indices] == [sorted(i) for i in lists]
+        assert fine and [i.tolist() for i in split.indices] == [
+            sorted(i) for i in lists
+        ]
 
 
 def test_a_function_in_a_file_makes_data(tmp_path):
@@ -646,7 +766,11 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         if "flwr_datasets" not in code or find_spec("flwr_datasets"):
             exec(compile(code, "own_data.md", "exec"), names)
-    lines = [line for text in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) for line in text.splitlines()]
+    lines = [
+        line
+        for text in re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+        for line in text.splitlines()
+    ]
     assert lines
     for line in lines:
         assert not cli.main([*line.split()[1:], "--rounds", "1", "--no-progress"])
@@ -662,7 +786,9 @@ def test_a_task_of_ones_own():
             ends.append((names["task"], names["history"]))
     (numbers, regression), (plays, letters) = ends
     assert regression.accuracy[-1] > 0.8 and numbers.held.sum() == 480
-    answers = numbers.predict(regression.network(), names["homes"].test_x[:, 0, 0].numpy())
+    answers = numbers.predict(
+        regression.network(), names["homes"].test_x[:, 0, 0].numpy()
+    )
     y = names["homes"].test_y
     r2 = 1 - (answers - y).square().mean() / y.var()
     assert float(r2) == pytest.approx(regression.accuracy[-1], abs=1e-6)
