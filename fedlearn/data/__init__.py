@@ -19,5 +19,5 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     """``arrays`` and the others, loaded when they are first asked for."""
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"fl.data has no {name!r}, but {', '.join(__all__)}.")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

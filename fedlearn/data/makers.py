@@ -8,6 +8,7 @@ one."""
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,8 @@ def clients(
     """
     if not isinstance(data, Mapping | list) or not len(data):
         raise ValueError(
-            "Clients are a list or a dictionary of what each holds, such as [(x, y), "
-            "(x, y)], not "
-            f"{short(data)}. {advise(data)}"
+            "Clients are a list or a dictionary of what each holds, such as "
+            f"[(x, y), (x, y)], not {advise(data)}"
         )
     entries = data if isinstance(data, Mapping) else dict(enumerate(data))
     texts = [name for name in entries if isinstance(name, str)]
@@ -284,9 +284,7 @@ def check_frame(frame: Any) -> None:
     """``ValueError`` unless it is a DataFrame of pandas with rows and with different
     names."""
     if not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
-        raise ValueError(
-            f"A table is a DataFrame of pandas, not {short(frame)}. {advise(frame)}"
-        )
+        raise ValueError(f"A table is a DataFrame of pandas, not {advise(frame)}")
     names = [*frame.columns]
     if len(set(names)) < len(names) or not len(frame):
         raise ValueError(
@@ -305,8 +303,8 @@ def _check_header(frame: Any) -> None:
             "index_col=0) "
             "leaves them out."
         )
-    numbers = [_number(column) for column in frame.columns if isinstance(column, str)]
-    numbers = [number for number in numbers if number is not None]
+    texts = [column for column in frame.columns if isinstance(column, str)]
+    numbers = [number for text in texts for number in _numbers(text)]
     fractions = any(number % 1 for number in numbers)
     if fractions or (len(numbers) == frame.shape[1] and numbers != sorted(numbers)):
         raise ValueError(
@@ -316,13 +314,13 @@ def _check_header(frame: Any) -> None:
         )
 
 
-def _number(name: str) -> float | None:
-    """The number that a name looks like."""
+def _numbers(name: str) -> list[float]:
+    """The number that a name looks like, or none."""
     try:
-        return float(name)
+        return [float(name)]
     except ValueError:
         first, _, copy = name.rpartition(".")  # pandas writes 0.5.1 for a second 0.5
-        return _number(first) if copy.isdigit() else None
+        return _numbers(first) if copy.isdigit() else []
 
 
 def columns_of(frame: Any, features: Sequence) -> np.ndarray:
@@ -330,16 +328,16 @@ def columns_of(frame: Any, features: Sequence) -> np.ndarray:
     lacking = [c for c in features if c not in frame.columns]
     if lacking:
         raise ValueError(f"The table has no columns {short(lacking)}.")
-    texts = [c for c in features if getattr(frame[c].dtype, "kind", "O") not in "buif"]
+    kinds = {c: getattr(frame[c].dtype, "kind", "O") for c in features}
+    texts = [c for c in features if kinds[c] not in "buif"]
     if texts:
-        first = str(frame[texts[0]].iloc[0])
-        comma = first.replace(",", "", 1).lstrip("-").isdigit() and "," in first
-        remedy = (
-            f"{first!r} has a decimal comma, which pandas.read_csv(..., decimal=',') "
-            "reads"
-            if comma
-            else "leave them out, or make numbers of them (pandas.get_dummies, astype)"
-        )
+        first = frame[texts[0]].astype(str)
+        remedy = "leave them out, or make numbers of them (pandas.get_dummies, astype)"
+        if first.str.fullmatch(r"[-+\d\s.]*\d,\d[\d.,]*").any():
+            remedy = (
+                "they have decimal commas or thousands, which pandas.read_csv(..., "
+                "decimal=',') or thousands=',' reads"
+            )
         raise ValueError(
             f"Features are numbers, unlike the columns {short(texts)}: {remedy}."
         )
@@ -373,14 +371,11 @@ def _filled(frame: Any, column: Any) -> list:
 def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     """The items of a map-style data set."""
     sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    wrong = isinstance(
-        dataset, str | Mapping | np.ndarray | torch.Tensor | IterableDataset
-    )
-    if not sized or wrong or hasattr(dataset, "columns"):
+    kinds = str | tuple | Mapping | np.ndarray | torch.Tensor | IterableDataset
+    if not sized or isinstance(dataset, kinds) or hasattr(dataset, "columns"):
         raise ValueError(
             "A map-style data set has a length, and dataset[i] is an image and its "
-            "label, unlike "
-            f"{short(dataset)}. {advise(dataset)}"
+            f"label, unlike {advise(dataset)}"
         )
     for inner in _inside(dataset):
         _check_files(inner)
@@ -397,11 +392,12 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     if not pairs:
         raise ValueError(f"{type(dataset).__name__} has no items.")
     for i, pair in enumerate(again):
-        if not np.array_equal(array_of(pair[0]), array_of(pairs[i][0])):
+        first = pairs[i]
+        if not (_equal(pair[0], first[0]) and _equal(pair[1], first[1])):
             raise ValueError(
                 f"Item {i} of {type(dataset).__name__} differs when it is read twice: "
-                "leave the "
-                'random transform out, and say augment=("crop", "flip") to the task.'
+                'leave the random transform out, and say augment=("crop", "flip") to '
+                "the task."
             )
     x = samples_of([array_of(image) for image, _ in pairs], channels)
     y = labels_of([label for _, label in pairs])
@@ -430,6 +426,10 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
     return item[0], item[1]
 
 
+def _equal(value: Any, other: Any) -> bool:
+    return np.array_equal(array_of(value), array_of(other))
+
+
 def _inside(dataset: Any) -> list:
     """The data sets that PyTorch's Subset and ConcatDataset are made of."""
     if hasattr(dataset, "classes"):
@@ -443,9 +443,10 @@ def _class_names(dataset: Any, keys: tuple | None) -> tuple:
     """The names that torchvision or Hugging Face have for the labels 0, 1, ..."""
     names = set()
     for inner in _inside(dataset):
-        features = getattr(inner, "features", None) or {}
-        feature = features.get(keys[1] if keys else "label")
-        texts = getattr(feature, "names", None) or getattr(inner, "classes", ())
+        texts = getattr(inner, "classes", ())
+        if keys is not None:
+            feature = (getattr(inner, "features", None) or {}).get(keys[1])
+            texts = getattr(feature, "names", texts)
         names.add(tuple(map(str, texts)))
     if len(names) > 1:
         raise ValueError(
@@ -514,11 +515,14 @@ def _common_names(parts: list[Part]) -> tuple:
 
 
 def _is_pair(value: Any, largest: int) -> bool:
+    """Whether it is (x, y); with ``largest`` 3 maybe (x, y, users)."""
+    if isinstance(value, list):
+        return len(value) == 2 and hasattr(value[0], "shape")
     return isinstance(value, tuple) and 2 <= len(value) <= largest
 
 
 def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float)
+    return isinstance(value, Real)
 
 
 def split_off(groups: np.ndarray, test: float) -> np.ndarray:
@@ -613,22 +617,24 @@ def find(data: Any) -> Source:
         if not ("/" in data or "." in data or Path(data).exists()):
             pick(data, sources.SETS, "data set")
     raise ValueError(
-        "A task takes the name of a set, or what a maker of fl.data gives, not "
-        f"{short(data)}. "
+        "A task takes the name of a set, or what a maker of fl.data has made, not "
         f"{advise(data)}"
     )
 
 
 def advise(data: Any) -> str:
-    """Which maker takes such data."""
+    """What such data are, and which maker takes them: the end of a sentence."""
+    plain = isinstance(data, str | Path | Real)
+    return f"{short(data) if plain else type(data).__name__}: {_maker_of(data)}"
+
+
+def _maker_of(data: Any) -> str:
     if isinstance(data, str | Path):
         return (
-            "A path is read by its own library: fl.data.table(pandas.read_csv(path), "
-            "target=...), "
-            "where pandas' options say what a header, a decimal comma or a text such "
-            "as NA means; "
-            "fl.data.dataset(torchvision.datasets.ImageFolder(path)); or as "
-            "book/own_data.md shows."
+            "a path is read by its own library, as in fl.data.table(pandas.read_csv("
+            "path), target=...), where options of pandas say what a header, a decimal "
+            "comma or a text such as NA means, or fl.data.dataset(torchvision.datasets."
+            "ImageFolder(path)); book/own_data.md has more."
         )
     if isinstance(data, tuple) and data and hasattr(data[0], "columns"):
         data = data[0]
@@ -638,26 +644,22 @@ def advise(data: Any) -> str:
     if isinstance(data, Mapping):
         return (
             "fl.data.clients takes a dictionary of what each client holds, "
-            "fl.data.table a "
-            "pandas.DataFrame of columns, and fl.data.dataset the parts of a data set."
+            "fl.data.table a pandas.DataFrame of columns, fl.data.dataset the parts of "
+            "a data set."
         )
     if isinstance(data, list):
         return (
             "fl.data.clients takes a list of what each client holds, fl.data.dataset a "
-            "list of "
-            "images with their labels, and fl.data.arrays samples."
+            "list of images with their labels, fl.data.arrays samples."
         )
     if isinstance(data, tuple) or hasattr(data, "shape"):
         return "fl.data.arrays(x, y, test=..., users=...) takes samples."
     if hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
         return (
             "fl.data.dataset(train, test) takes a map-style data set, which has a "
-            "length and items "
-            "(image, label); list(...) makes one of a stream."
+            "length and items (image, label); list(...) makes one of a stream."
         )
-    return (
-        "fl.data.arrays, fl.data.clients, fl.data.dataset and fl.data.table make data."
-    )
+    return "fl.data.arrays, clients, dataset and table make data."
 
 
 def samples_like(source: Source, x: Any) -> np.ndarray:

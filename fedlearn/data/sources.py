@@ -560,9 +560,9 @@ def load(name: str) -> Source:
     classes = pick(name, SETS, "data set").classes
     place = locate(name)
     try:
-        arrays = READERS[name](place)
-        train_x, train_y = _tensors(*arrays[:2], classes)
-        test_x, test_y = _tensors(*arrays[2:], classes)
+        x, y, other_x, other_y = READERS[name](place)
+        train_x, train_y = _tensors(x, y, classes)
+        test_x, test_y = _tensors(other_x, other_y, classes)
         mean, std = moments(train_x)
     except Exception as error:
         if no_memory(error):

@@ -24,7 +24,7 @@ PRECISION = (
     1e-3  # rounding to float32 may move a value by this share of its column's spread
 )
 SCALED = 2.0  # images with larger values are not on the scale from 0 to 1
-KINDS = {"b": "truth values", "i": "numbers", "u": "numbers", "U": "texts"}
+KINDS = {"b": "truth values", "i": "numbers", "U": "texts"}
 
 
 # ---- arrays
@@ -69,14 +69,11 @@ def array_of(values: Any) -> np.ndarray:
     if isinstance(values, torch.Tensor):
         try:
             return values.detach().cpu().numpy()
-        except (
-            TypeError,
-            NotImplementedError,
-        ):  # sparse, bfloat16, quantised, on "meta"
+        except (TypeError, RuntimeError):  # sparse, bfloat16, quantised, on "meta"
             raise ValueError(
                 "Samples are dense tensors of numbers that numpy has, such as "
-                "x.to_dense().float() "
-                f"makes them, not {values.dtype} with the layout {values.layout}."
+                "x.to_dense().float() makes them, not "
+                f"{values.dtype} with the layout {values.layout}."
             ) from None
     if hasattr(values, "toarray"):
         kind = type(values).__name__
@@ -251,47 +248,42 @@ def check_kind(title: str, y: np.ndarray, other_title: str, other: np.ndarray) -
 
 def labels_of(y: Any) -> np.ndarray:
     """One label a sample: whole numbers from 0 on, texts or truth values [n]."""
-    if isinstance(y, list | tuple):
-        y = np.array(
-            [v.item() if getattr(v, "ndim", 1) == 0 else v for v in y], dtype=object
-        )
-    y = array_of(y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        hint = " (one-hot? y.argmax(1))" if y.ndim == 2 else ""
-        raise ValueError(f"Labels are one for each sample, not {list(y.shape)}{hint}.")
-    _refuse_empty(y.tolist(), "labels")
-    if y.dtype.kind == "O":
-        kinds = {
-            "texts" if isinstance(v, str) else type(v).__name__ for v in y.tolist()
-        }
-        if len(kinds) > 1:
+    if not isinstance(y, list | tuple):
+        y = array_of(y)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.ndim != 1:
+            hint = " (one-hot? y.argmax(1))" if y.ndim == 2 else ""
             raise ValueError(
-                f"Labels are all of one kind, not {' and '.join(sorted(kinds))}."
+                f"Labels are one for each sample, not {list(y.shape)}{hint}."
             )
-        y = np.array(y.tolist())
-    if y.dtype.kind == "u":
-        y = y.astype(np.int64)
-    if (
-        y.dtype.kind == "f"
-        and (y == np.floor(y)).all()
-        and np.abs(y).max(initial=0) < 2**53
-    ):
-        y = y.astype(np.int64)
-    if y.dtype.kind == "f":
+    values = [_plain(label) for label in (y.tolist() if hasattr(y, "tolist") else y)]
+    _refuse_empty(values, "labels")
+    kinds = {str if isinstance(value, str) else type(value) for value in values}
+    if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
+        names = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(
+            "Labels are one for each sample and all of one kind, whole numbers, texts or "
+            f"truth values, not {names}."
+        )
+    labels = np.array(values)
+    if labels.dtype.kind == "f" and all(value.is_integer() for value in values):
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind == "f":
         raise ValueError(
             "Labels are whole numbers or texts, not fractions: the page book/extend.md "
-            "has a task "
-            "that predicts numbers."
+            "has a task that predicts numbers."
         )
-    if y.dtype.kind not in KINDS:
-        raise ValueError(f"Labels are whole numbers or texts, not {y.dtype}.")
-    if y.dtype.kind == "i" and len(y) and y.min() < 0:
+    if labels.dtype.kind not in KINDS or (labels.dtype.kind == "i" and min(values) < 0):
         raise ValueError(
-            f"Labels are 0, 1, 2, ... or texts, not {y.min()} to {y.max()}."
+            f"Labels are 0, 1, 2, ... or texts, not {min(values)} to {max(values)}."
         )
-    return y
+    return labels
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy or torch as one of Python's."""
+    return value.item() if getattr(value, "ndim", 1) == 0 else value
 
 
 def _refuse_empty(values: list, noun: str) -> None:
@@ -334,6 +326,11 @@ def numbered(parts: Sequence[np.ndarray], names: Sequence = ()) -> tuple[list, t
 
 def users_of(users: Any) -> list:
     """A name for each sample: a whole number, a text, or a tuple of these."""
+    if isinstance(users, str) or not hasattr(users, "__iter__"):
+        raise ValueError(
+            f"users= is a name for each sample, not {short(users)}: fl.data.table takes the "
+            "name of a column as user=."
+        )
     names = array_of(users).tolist() if hasattr(users, "dtype") else list(users)
     _refuse_empty(names, "users")
     return [_user_name(name) for name in names]
@@ -342,8 +339,7 @@ def users_of(users: Any) -> list:
 def _user_name(name: Any) -> Any:
     if isinstance(name, list | tuple):
         return tuple(_user_name(part) for part in name)
-    if hasattr(name, "item"):  # a number of numpy or torch
-        name = name.item()
+    name = _plain(name)
     if (
         isinstance(name, float) and name.is_integer()
     ):  # as pandas has them beside empty cells

@@ -131,7 +131,7 @@ def scores_of(places: Tensor) -> Tensor:
 
 
 class Head:
-    """y is [..., batch, objects, 6], see ``data.annotations``; -100 if an image counts for nothing."""
+    """y is [..., batch, objects, 6] (``data.annotations``); -100 if an image counts for nothing."""
 
     def channels(self, classes: int) -> int:
         """How many numbers the network gives for a place."""

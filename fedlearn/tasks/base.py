@@ -439,8 +439,8 @@ def holders(source: Source, clients: Any) -> partitions.Assigned | None:
     users = isinstance(clients, str) and clients == "users"
     if users and source.users is None:
         raise ValueError(
-            f'{source.name} names no users for clients="users": users= of fl.data.arrays'
-            " and fl.data.dataset, and user= of fl.data.table, name them."
+            f'{source.name} names no users for clients="users": users= of '
+            "fl.data.arrays and fl.data.dataset, and user= of fl.data.table, name them."
         )
     if users or clients is None:
         return None if source.users is None else partitions.Assigned(source.users)

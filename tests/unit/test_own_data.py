@@ -191,6 +191,16 @@ def test_a_random_transform_is_refused(draw):  # h05
     refused("augment=", fl.data.clients, [Drawn(draw), items(PICTURES)])
 
 
+def test_labels_that_are_drawn_are_refused():
+    pairs = items(PICTURES)
+
+    class Labelled(Drawn):
+        def __getitem__(self, i):
+            return pairs[i][0], int(self.draw() < 0.5)
+
+    refused("augment=", fl.data.dataset, Labelled(DRAW.random))
+
+
 @pytest.mark.parametrize("low", [-9999.0, 1e20])
 def test_masked_values_are_refused(low):  # h16
     x = X.copy()
@@ -283,17 +293,20 @@ def test_labels_keep_their_names(y):
     ("y", "noun"),
     [
         (np.eye(3)[Y], "one-hot"),
-        (np.eye(3)[Y].tolist(), "one-hot"),
+        (np.eye(3)[Y].tolist(), "list"),
         (Y - 1, "-1"),
         (X[:, 0], "extend.md"),
         (np.arange(60), "60 classes"),
         (Y * 0, "classes"),
         ([0, "high"] * 30, "one kind"),
         ([0, True] * 30, "one kind"),
+        ([[1], [2, 3]] * 30, "list"),
+        ([b"a", b"b"] * 30, "bytes"),
+        ([2**70, 1] * 30, "Labels"),
         ([None, *NAMES[1:]], r"rows \[0\]"),
         ([" ", *NAMES[1:]], r"rows \[0\]"),
         (pandas.Series([pandas.NA, *Y[1:]]), r"rows \[0\]"),
-        (pandas.date_range("2026", periods=60), "datetime"),
+        (pandas.date_range("2026", periods=60), "texts"),
         (Y[:50], "50 labels"),
     ],
 )
@@ -350,6 +363,8 @@ def test_users_are_clients_under_their_names():
         ([np.nan, *floats[1:]], r"rows \[0\]"),
         (floats + 0.5, "0.5"),
         (floats[:9], "9 users"),
+        ("site", "user="),
+        (5, "user="),
         ([None] * 60, "rows"),
     ):
         refused(noun, fl.data.arrays, X, Y, users=users)
@@ -591,8 +606,10 @@ def test_a_table_goes_by_its_columns_names():  # h04
             "keep_default_na",
         ),  # h15
         (FRAME.assign(site=[np.nan, *FRAME["site"][1:]]), "label", "site", "'site'"),
-        (FRAME.assign(age=["1,5"] * 60), "label", "site", "decimal comma"),  # h29
-        (FRAME.assign(age=["-0,5"] * 60), "label", "site", "decimal comma"),
+        (FRAME.assign(age=["1,5"] * 60), "label", "site", "decimal="),  # h29
+        (FRAME.assign(age=["-0,5"] * 60), "label", "site", "decimal="),
+        (FRAME.assign(age=["1,234.5"] * 60), "label", "site", "thousands="),
+        (FRAME.assign(age=["", *["1.234,5"] * 59]), "label", "site", "decimal="),
         (FRAME.assign(age=["a, b"] * 60), "label", "site", "get_dummies"),
         (FRAME.assign(age=pandas.Timestamp("2026")), "label", "site", "'age'"),
         (FRAME.reset_index(names="Unnamed: 0"), "label", "site", "index_col=0"),
