@@ -306,7 +306,10 @@ def _check_header(frame: Any) -> None:
     texts = [column for column in frame.columns if isinstance(column, str)]
     numbers = [number for text in texts for number in _numbers(text)]
     fractions = any(number % 1 for number in numbers)
-    if fractions or (len(numbers) == frame.shape[1] and numbers != sorted(numbers)):
+    places = [
+        float(i) for i in range(frame.shape[1])
+    ]  # as pandas writes unnamed columns
+    if fractions or (len(numbers) == len(places) and numbers != places):
         raise ValueError(
             f"The columns' names are numbers, {short([*frame.columns])}: has the file "
             "a header? "

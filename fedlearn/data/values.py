@@ -263,8 +263,8 @@ def labels_of(y: Any) -> np.ndarray:
     if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
         names = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise ValueError(
-            "Labels are one for each sample and all of one kind, whole numbers, texts or "
-            f"truth values, not {names}."
+            "Labels are one for each sample and all of one kind, whole numbers, texts "
+            f"or truth values, not {names}."
         )
     labels = np.array(values)
     if labels.dtype.kind == "f" and all(value.is_integer() for value in values):
@@ -328,8 +328,8 @@ def users_of(users: Any) -> list:
     """A name for each sample: a whole number, a text, or a tuple of these."""
     if isinstance(users, str) or not hasattr(users, "__iter__"):
         raise ValueError(
-            f"users= is a name for each sample, not {short(users)}: fl.data.table takes the "
-            "name of a column as user=."
+            f"users= is a name for each sample, not {short(users)}: fl.data.table takes "
+            "the name of a column as user=."
         )
     names = array_of(users).tolist() if hasattr(users, "dtype") else list(users)
     _refuse_empty(names, "users")

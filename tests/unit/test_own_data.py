@@ -620,6 +620,7 @@ def test_a_table_goes_by_its_columns_names():  # h04
             "header",
         ),  # h14
         (FRAME.set_axis(["5", "3", "2", "4", "1", "0"], axis=1), "1", "0", "header"),
+        (FRAME.set_axis(["1", "2", "3", "5", "8", "9"], axis=1), "8", "9", "header"),
         (FRAME.to_dict("list"), "label", "site", "pandas.DataFrame"),
         ("patients.csv.gz", "label", "site", "read_csv"),  # h28
         (Path("sites"), "label", "site", "read_csv"),
