@@ -142,11 +142,11 @@ endef
 
 # The book is built with what holds the sentences of the chapters: tests/chapters/prose.yaml.
 test test-all: export FEDLEARN_HOLDS := $(CURDIR)/tests/chapters/other.py
-test: env # the book and the next six
-	$(call EACH,lint test-unit test-chapters test-class test-flower book test-browser)
+test: env # the book and the next seven
+	$(call EACH,lint test-golden test-unit test-chapters test-class test-flower book test-browser)
 
 test-all: env # every test, also of what is marked slow: every page, method and pair of parts; and the PDF
-	$(call EACH,lint test-unit test-chapters test-class test-flower test-dist book pdf test-browser test-golden test-fuzz,SLOW=1)
+	$(call EACH,lint test-golden test-unit test-chapters test-class test-flower test-dist book pdf test-browser test-fuzz,SLOW=1)
 
 lint: env # ruff and mypy
 	@$(BIN)/ruff check --no-cache .

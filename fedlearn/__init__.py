@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         plot,
         results,
         rng,
+        seeing,
         tasks,
         wire,
     )
@@ -57,7 +58,7 @@ _FRONT = {
     claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
     initial_network=local:initial_network link meter methods models partition=data.partition parts
     plot progress=book.check:progress refit=local:refit
-    repopt_search=methods.fed_repopt_search:search results rng run=round:run
+    repopt_search=methods.fed_repopt_search:search results rng run=round:run seeing
     solution=book.check:solution summary=results:summary tasks wire
     """.split()
     )

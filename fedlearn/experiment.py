@@ -51,7 +51,7 @@ class Experiment(Settings):
         a network of fedlearn.models, or your own, a function (shape, classes) -> module:
         mine.py:name or module:name; None: the data set's own
     augment : tuple of str
-        crop or flip, to detect and to segment also scale
+        crop or flip; to detect and to segment flip
     metrics : tuple of str
         measure more on the test set: per_class; of masks per_class_iou, of boxes per_class_ap;
         per_client, client_spread, worst_client, personal of clients' own test samples;
@@ -155,9 +155,9 @@ class Experiment(Settings):
 
     def make_task(self) -> "Task":
         """The task, with its data loaded and split."""
-        from .tasks import TASKS
+        from . import seeing, tasks
 
-        make = pick(self.task, TASKS, "task")
+        make = pick(self.task, tasks.TASKS | seeing.TASKS, "task")
         stated = {name: getattr(self, name) for name in inspect.signature(make).parameters}
         if isinstance(self.clients, str) and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None

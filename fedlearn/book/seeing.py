@@ -56,7 +56,7 @@ def learned(task: str) -> Rows:
 
 def answering(number: str, task: Any) -> "Shown":
     """Three scenes with their boxes and cells, and below them the same with their masks."""
-    from ..data import digit_scenes
+    from ..seeing import digit_scenes
     from .show import figure
 
     x, y = (part[:3].cpu() for part in task.train)
@@ -100,7 +100,7 @@ def found_boxes(number: str, task: Any, detections: Sequence[dict[str, torch.Ten
 
 def real_masks(number: str) -> "Shown":
     """Masks of photographs: the true ones, and what stored runs drew."""
-    from ..data.published import VOC
+    from ..seeing.published import VOC
     from .show import figure
 
     runs, names = seen()["real"], dict(enumerate(VOC, 1))

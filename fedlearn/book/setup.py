@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .. import seeing
 from ..arguments import is_whole
 from ..errors import pick
 from ..history import History
@@ -68,7 +69,7 @@ class Chapter:
         """The task with the chapter's parameters, or others in their place. ``task`` names its
         kind, "classification" unless the chapter says otherwise."""
         options = {"task": "classification", "seed": self.seed} | self.options | changes
-        return pick(options.pop("task"), TASKS, "task")(**options)
+        return pick(options.pop("task"), TASKS | seeing.TASKS, "task")(**options)
 
     def run(self, method: Method, rounds: int | None = None, **changes: Any) -> History:
         """One run; ``changes`` are those of its task."""

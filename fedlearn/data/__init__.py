@@ -1,15 +1,11 @@
 """The data: ``makers`` make what a task takes of one's own, ``sources`` finds and loads
-a set by its name, ``partition`` says which client holds which sample, ``scenes`` draws
-pictures with boxes and masks, ``published`` reads VOC and COCO."""
+a set by its name, ``partition`` says which client holds which sample."""
 
 from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "annotations": "from_boxes from_masks",
     "makers": "arrays clients dataset table",
-    "published": "coco voc",
-    "scenes": "digit_scenes",
     "sources": "Source",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 Shape = tuple[int, int, int]  # channels, height and width of one image
-SCENES = 16, 32, 64, 64, 64  # channels of the networks for digit scenes
 
 
 class Network(nn.Module):

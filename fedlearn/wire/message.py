@@ -165,7 +165,9 @@ class FixedMessage:
             raise WireError(f"The message of client {client} is not whole: {missing} is missing.")
         if samples is not None and message.samples != samples:
             raise WireError(f"Client {client} has {samples} images, and sent {message.samples}.")
-        return {
-            name: self.coders.get(name, DENSE).decode(section, shapes[name]).to(self.device)
-            for name, section in sections.items()
-        }
+        tensors = {}
+        for name, section in sections.items():
+            tensor = self.coders.get(name, DENSE).decode(section, shapes[name])
+            dtype = torch.get_default_dtype() if tensor.is_floating_point() else tensor.dtype
+            tensors[name] = tensor.to(self.device, dtype)
+        return tensors

@@ -371,7 +371,7 @@ def test_seeing():
     """Losses and boxes are the package's, and so are rounds of whole and of flat changes."""
     from torchvision.ops import batched_nms, generalized_box_iou_loss
 
-    task = fl.tasks.detection("digits", 3, train=9, test=4, network="scene_detector")
+    task = fl.seeing.detection("digits", 3, train=9, test=4, network="scene_detector")
     functions = "read to_boxes cell_of object_loss image_loss loss one_round whole flat"
     lesson = definitions("together/seeing", *functions.split())
     cell = torch.arange(64)

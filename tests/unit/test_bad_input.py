@@ -216,12 +216,13 @@ def test_a_network_is_refused_when_the_task_is_built(name):
 
 def test_networks_of_detectors_and_segmenters_are_tried_too():
     pictures, boxes = np.ones((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
-    for make, targets, classes, noun in (
-        (fl.tasks.segmentation, pictures, 2, r"\[2, 2, 64, 64\]"),
-        (fl.tasks.detection, boxes, 1, "head"),
+    for make, of, targets, classes, noun in (
+        (fl.seeing.segmentation, fl.seeing.from_masks, pictures, 2, r"\[2, 2, 64, 64\]"),
+        (fl.seeing.detection, fl.seeing.from_boxes, boxes, 1, "head"),
     ):
         with pytest.raises(ValueError, match=noun):
-            make((pictures, targets, classes, 0.5), 2, network=lambda s, c: nn.Conv2d(s[0], 1, 1))
+            data = of(pictures, targets, classes, 0.5)
+            make(data, 2, network=lambda s, c: nn.Conv2d(s[0], 1, 1))
 
 
 def test_more_outputs_than_classes_and_any_real_numbers_are_taken():

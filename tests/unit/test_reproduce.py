@@ -257,24 +257,6 @@ def test_stored_runs_come_out_again(recipe, row):
         assert now["accuracy"] == pytest.approx(then["accuracy"], abs=0.05)
 
 
-def test_part_of_a_data_set_is_not_taken_for_the_whole(monkeypatch):
-    """The packed subsets are enough for the scale small, not for the scale full."""
-    here = {("detection", "voc"): (352, 348), ("segmentation", "voc"): (437, 445)}
-
-    def counted(task, dataset):
-        return here.get((task, dataset.partition(":")[0]), (122, 106))
-
-    monkeypatch.setattr(reproduce.published, "count_pictures", counted)
-    monkeypatch.setattr(sources, "available", lambda name: True)
-    line = "voc:416 has 352 of 5717 images to train and 348 of 5823 to test here"
-    with pytest.raises(DataError, match=line):
-        reproduce.reproduce("rpn_detection", "full")
-    for name in ("rpn_detection", "rpn_segmentation", "fed_kgf_detection"):
-        for scale in ("small", "full"):
-            data = [d for run in recipes.runs(name, scale) for d in run.datasets]
-            assert all(bool(reproduce.lacking(*d)) == (scale == "full") for d in data)
-
-
 def test_missing_data_is_named_and_does_not_keep_other_runs(monkeypatch, capsys):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
     monkeypatch.setattr(sources, "available", lambda name: name == "digits")

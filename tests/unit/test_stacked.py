@@ -143,7 +143,7 @@ def test_what_is_drawn_is_drawn_the_same(changes):
 
 def test_clients_of_one_image_share_a_step():
     """Torch's grouped convolution has a wrong gradient for strides that one image may have."""
-    task = fl.tasks.detection(clients=3, partition="dirichlet:0.5", train=12, test=4)
+    task = fl.seeing.detection(clients=3, partition="dirichlet:0.5", train=12, test=4)
     assert task.sizes == [1, 1, 10]
     settings = fl.Settings(batch_size=4)
     apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, settings, torch.float64)
