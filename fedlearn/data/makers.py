@@ -148,8 +148,8 @@ def clients(
     """
     if not isinstance(data, Mapping | list) or not len(data):
         raise ValueError(
-            "Clients are a list or a dictionary of what each holds, such as "
-            f"[(x, y), (x, y)], not {advise(data)}"
+            "Clients are a list or a dictionary of what each holds, such as [(x, y), "
+            f"(x, y)], not {advise(data)}"
         )
     entries = data if isinstance(data, Mapping) else dict(enumerate(data))
     texts = [name for name in entries if isinstance(name, str)]
@@ -157,8 +157,7 @@ def clients(
     if wrong:
         raise ValueError(
             f"{short(wrong)} are parts of a data set, not clients: the makers take a "
-            "test set as "
-            "test=."
+            "test set as test=."
         )
     names = users_of(entries)
     parts: list[Part] = []
@@ -289,8 +288,7 @@ def check_frame(frame: Any) -> None:
     if len(set(names)) < len(names) or not len(frame):
         raise ValueError(
             f"A table has rows, and columns with different names, not {len(frame)} "
-            "rows with the "
-            f"columns {short(names)}."
+            f"rows with the columns {short(names)}."
         )
 
 
@@ -300,8 +298,7 @@ def _check_header(frame: Any) -> None:
     if "Unnamed: 0" in frame.columns:
         raise ValueError(
             "The column 'Unnamed: 0' has the rows' numbers: pandas.read_csv(..., "
-            "index_col=0) "
-            "leaves them out."
+            "index_col=0) leaves them out."
         )
     texts = [column for column in frame.columns if isinstance(column, str)]
     numbers = [number for text in texts for number in _numbers(text)]
@@ -312,8 +309,7 @@ def _check_header(frame: Any) -> None:
     if fractions or (len(numbers) == len(places) and numbers != places):
         raise ValueError(
             f"The columns' names are numbers, {short([*frame.columns])}: has the file "
-            "a header? "
-            "If not, pandas.read_csv(..., header=None) keeps its first row."
+            "a header? If not, pandas.read_csv(..., header=None) keeps its first row."
         )
 
 
@@ -361,8 +357,7 @@ def _filled(frame: Any, column: Any) -> list:
     if rows:
         raise ValueError(
             f"The column {column!r} has nothing in rows {short(rows)}: drop these "
-            "rows, or read "
-            "a text such as NA as it is, by pandas.read_csv(..., "
+            "rows, or read a text such as NA as it is, by pandas.read_csv(..., "
             "keep_default_na=False)."
         )
     return frame[column].tolist()
@@ -388,8 +383,7 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     except (LookupError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(
             "A map-style data set has a length, and dataset[i] is an image and its "
-            "label: "
-            f"{type(dataset).__name__} gives {type(error).__name__} "
+            f"label: {type(dataset).__name__} gives {type(error).__name__} "
             f"({short(str(error))})."
         ) from error
     if not pairs:
@@ -421,8 +415,8 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
         names = f" with {short([*item])}" if isinstance(item, Mapping) else ""
         raise ValueError(
             f"An item is (image, label), not a {type(item).__name__} of "
-            f"{len(item)}{names}: "
-            'keys=("image", "label"), or keys=(0, 1), says where they are.'
+            f'{len(item)}{names}: keys=("image", "label"), or keys=(0, 1), says where '
+            "they are."
             if hasattr(item, "__len__")
             else f"An item is (image, label), not {short(item)}."
         )
@@ -474,8 +468,7 @@ def _check_files(dataset: Any) -> None:
             if is_wide(picture):
                 raise ValueError(
                     f"{path} has 16 bits or more a pixel, of which torchvision's "
-                    "loader keeps 8: "
-                    "say loader=PIL.Image.open to its data set."
+                    "loader keeps 8: say loader=PIL.Image.open to its data set."
                 )
             if "A" in picture.mode or "transparency" in picture.info:
                 transparent.append(path)
@@ -497,8 +490,7 @@ def _entry(entry: Any, channels: str | None, keys: tuple | None) -> Part:
     if hasattr(entry[0] if pair else entry, "columns"):
         raise ValueError(
             "A DataFrame is no (x, y): fl.data.table takes one for all clients "
-            "(pandas.concat makes "
-            "it), with user=."
+            "(pandas.concat makes it), with user=."
         )
     if not pair:
         return _items(entry, channels, keys)
@@ -545,8 +537,7 @@ def split_off(groups: np.ndarray, test: float) -> np.ndarray:
     if not chosen.any():
         raise ValueError(
             f"test={test} of each of {len(counts)} classes or users is less than a "
-            "sample: give a "
-            "test set, test=(x, y)."
+            "sample: give a test set, test=(x, y)."
         )
     return chosen
 
@@ -611,12 +602,12 @@ def find(data: Any) -> Source:
         if data in sources.SETS:
             return sources.load(data)
         if ".py:" in data:
-            own = extensions.find(data, {}, "data set")()
-            if not isinstance(own, Source):
+            source = extensions.find(data, {}, "data set")()
+            if not isinstance(source, Source):
                 raise ValueError(
-                    f"{data} gives {short(own)}, not what a maker of fl.data gives."
+                    f"{data} gives {short(source)}, not what a maker of fl.data gives."
                 )
-            return own
+            return source
         if not ("/" in data or "." in data or Path(data).exists()):
             pick(data, sources.SETS, "data set")
     raise ValueError(
@@ -634,10 +625,11 @@ def advise(data: Any) -> str:
 def _maker_of(data: Any) -> str:
     if isinstance(data, str | Path):
         return (
-            "a path is read by its own library, as in fl.data.table(pandas.read_csv("
-            "path), target=...), where options of pandas say what a header, a decimal "
-            "comma or a text such as NA means, or fl.data.dataset(torchvision.datasets."
-            "ImageFolder(path)); book/own_data.md has more."
+            "a path is read by its own library, as in "
+            "fl.data.table(pandas.read_csv(path), target=...), where options of pandas "
+            "say what a header, a decimal comma or a text such as NA means, or "
+            "fl.data.dataset(torchvision.datasets.ImageFolder(path)); book/own_data.md "
+            "has more."
         )
     if isinstance(data, tuple) and data and hasattr(data[0], "columns"):
         data = data[0]

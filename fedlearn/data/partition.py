@@ -106,10 +106,10 @@ def _cut(order, parts):
     return part
 
 
-def _number(name, value, most=np.inf):
+def _number(name, value, largest=np.inf):
     """``value`` as a float above 0 and at most ``most``."""
-    fits = isinstance(value, Real) and 0 < value <= most and value < np.inf
-    limit = "finite" if most == np.inf else f"at most {most}"
+    fits = isinstance(value, Real) and 0 < value <= largest and value < np.inf
+    limit = "finite" if largest == np.inf else f"at most {largest}"
     need(fits, f"{name} must be above 0 and {limit}, not {short(value)}.")
     return float(value)
 
@@ -175,9 +175,8 @@ class Dirichlet(Partition):
                 return _deal(labels, counts, rng)
         raise ValueError(
             f"{TRIES:,} draws of {self} never gave each of {clients} clients "
-            f"{self.min_samples} "
-            f"of {len(labels)} samples: raise alpha, lower min_samples or use fewer "
-            "clients."
+            f"{self.min_samples} of {len(labels)} samples: raise alpha, lower "
+            "min_samples or use fewer clients."
         )
 
 
@@ -258,13 +257,15 @@ class MainClass(Partition):
             owners = np.flatnonzero(main[:, c])
             # The others, from a starting point that moves on with each class, so that
             # the odd samples spread, too.
-            others = (owners[0] + k) % clients
-            others = others[~main[others, c]]
-            others = np.roll(others, -moved[owners[0]])
-            share = round(self.share * total[c]) if len(others) else total[c]
+            remaining = (owners[0] + k) % clients
+            remaining = remaining[~main[remaining, c]]
+            remaining = np.roll(remaining, -moved[owners[0]])
+            share = round(self.share * total[c]) if len(remaining) else total[c]
             counts[owners, c] = _even(share, len(owners))
-            counts[others, c] = _even(total[c] - share, len(others))
-            moved += (total[c] - share) % max(len(others), 1) if crowded else main[:, c]
+            counts[remaining, c] = _even(total[c] - share, len(remaining))
+            moved += (
+                (total[c] - share) % max(len(remaining), 1) if crowded else main[:, c]
+            )
         return _deal(labels, counts, rng)
 
 
@@ -322,8 +323,7 @@ class Table(Partition):
         need(
             counts.shape == (clients, len(total)),
             f"The table {self.source} is for {len(counts)} clients and "
-            f"{counts.shape[1]} classes, "
-            f"not for {clients} and {len(total)}.",
+            f"{counts.shape[1]} classes, not for {clients} and {len(total)}.",
         )
         share, remainder = np.divmod(
             counts * total, counts.sum(0)
@@ -370,10 +370,8 @@ def positions(lists: Any, count: int) -> Assigned:
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
             f"Client {k} is given {short(numbers)}, not positions, 0 to {count - 1}, "
-            "at least one "
-            "a client, and never a sample twice: users= of fl.data.arrays takes whose "
-            "each sample "
-            "is, and fl.data.clients what each client holds.",
+            "at least one a client, and never a sample twice: users= of fl.data.arrays "
+            "takes whose each sample is, and fl.data.clients what each client holds.",
         )
         owner[i] = k
     need(owner.max(initial=-1) >= 0, "At least one client needs a list of positions.")
@@ -401,12 +399,12 @@ class Flwr(Partition):
             n: v.tolist() if hasattr(v, "tolist") else v for n, v in options.items()
         }
         plain = bool | int | float | str | list | tuple
-        shown = (
+        texts = (
             f"{n}={short(v)}"
             for n, v in sorted(options.items())
             if isinstance(v, plain)
         )
-        return f"Flwr({type(self.partitioner).__name__}({', '.join(shown)}))"
+        return f"Flwr({type(self.partitioner).__name__}({', '.join(texts)}))"
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         from datasets import Dataset

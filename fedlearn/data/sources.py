@@ -37,8 +37,7 @@ DIGITS = Path(__file__).with_name("digits.npz")
 COARSE = [
     int(digit, 20)
     for digit in (
-        "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehia"
-        "g4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji12f60h8ed"
+        "41e80677i33e9i7b397b6b5a76df3f0b1aceg9b55j88fdehiag4h420h4iha32ccgc19j2a01gc9dfdgj246j558ji12f60h8ed"
     )
 ]
 TIMEOUT = 12  # seconds without an answer after which a download is given up
@@ -54,7 +53,7 @@ class Source:
     Samples are uint8 or float32 [n, channels, height, width]; vectors are [n, 1, 1,
     features]. y is a label for each, int64 [n], or whatever a task's loss takes. mean
     and std are of the raw training values, for each channel, or for each feature of
-    vectors. """
+    vectors."""
 
     name: str
     train_x: torch.Tensor
@@ -257,11 +256,11 @@ def missing(names: Iterable[str]) -> list[str]:
 
 def origin(name: str, by_hand: bool = True) -> str:
     """How large a data set is and where from, and where it has to lie."""
-    known = about(name)
+    entry = about(name)
     folder = (
-        f", to be unpacked as {known.places[0]} in FEDLEARN_DATA" if by_hand else ""
+        f", to be unpacked as {entry.places[0]} in FEDLEARN_DATA" if by_hand else ""
     )
-    return f"{known.megabytes} MB from {known.site}{folder}"
+    return f"{entry.megabytes} MB from {entry.site}{folder}"
 
 
 def offline() -> bool:
@@ -270,13 +269,13 @@ def offline() -> bool:
 
 
 def _absent(name: str, why: str) -> DataError:
-    known = about(name)
+    entry = about(name)
     folders = " and ".join(map(str, _folders()))
-    remedy = f" as {known.places[0]}."
-    if known.torchvision:
+    remedy = f" as {entry.places[0]}."
+    if entry.torchvision:
         remedy = ", or connect to the network once."
     return DataError(
-        f"The data set {name} ({known.megabytes} MB, from {known.site}) is not in "
+        f"The data set {name} ({entry.megabytes} MB, from {entry.site}) is not in "
         f"{folders} and {why}: set FEDLEARN_DATA to a folder that holds it{remedy}"
     )
 
@@ -430,10 +429,10 @@ def folders(path: Path) -> list[Path]:
 
 def images(path: Path) -> list[Path]:
     """The files of images in a folder, likewise."""
-    shown = (
+    visible = (
         p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != "."
     )
-    return sorted(p for p in shown if p.is_file())
+    return sorted(p for p in visible if p.is_file())
 
 
 def _labelled(classes: Sequence[Path]) -> Listing:
@@ -538,7 +537,7 @@ def load(name: str) -> Source:
     of them in place.
 
     Raises ValueError for an unknown name and DataError for a set that is absent or
-    damaged. """
+    damaged."""
     classes = pick(name, SETS, "data set").classes
     place = locate(name)
     try:

@@ -45,8 +45,7 @@ def pixels_of(picture: Any) -> np.ndarray:
         if picture.mode == "RGB":
             raise ValueError(
                 "A picture has colours of 16 bits, of which PIL keeps 8: read it with "
-                "another "
-                "library, and give its arrays to fl.data.arrays."
+                "another library, and give its arrays to fl.data.arrays."
             )
         return np.asarray(picture)
     if picture.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in picture.info:
@@ -55,8 +54,7 @@ def pixels_of(picture: Any) -> np.ndarray:
             raise ValueError(
                 f"A picture (mode {picture.mode}) has transparency: leave it out by "
                 'picture.convert("RGB"), or keep it as a channel by '
-                "numpy.asarray(picture), in the "
-                "data set's transform."
+                "numpy.asarray(picture), in the data set's transform."
             )
     grey = picture.mode in ("1", "L", "LA")
     return np.asarray(picture.convert("L" if grey else "RGB"))
@@ -72,8 +70,8 @@ def array_of(values: Any) -> np.ndarray:
         except (TypeError, RuntimeError):  # sparse, bfloat16, quantised, on "meta"
             raise ValueError(
                 "Samples are dense tensors of numbers that numpy has, such as "
-                "x.to_dense().float() makes them, not "
-                f"{values.dtype} with the layout {values.layout}."
+                f"x.to_dense().float() makes them, not {values.dtype} with the layout "
+                f"{values.layout}."
             ) from None
     if hasattr(values, "toarray"):
         kind = type(values).__name__
@@ -98,17 +96,16 @@ def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
     """Arrays of one shape and type as one array."""
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        both = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+        pair = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
         raise ValueError(
-            f"Samples are not all of one shape, but {both}: resize them and give them "
-            "the same "
-            "channels first, such as by a transform."
+            f"Samples are not all of one shape, but {pair}: resize them and give them "
+            "the same channels first, such as by a transform."
         )
     types = {array.dtype for array in arrays}
     if len(types) > 1 and any(t.kind != "U" for t in types):
-        both = " and ".join(sorted(map(str, types)))
+        pair = " and ".join(sorted(map(str, types)))
         raise ValueError(
-            f"Samples are of several types, {both}: bring them to one scale and type."
+            f"Samples are of several types, {pair}: bring them to one scale and type."
         )
     masked = any(np.ma.isMaskedArray(array) for array in arrays)
     return np.ma.stack(arrays) if masked else np.stack(arrays)
@@ -136,8 +133,8 @@ def samples_of(
     if x.ndim not in (2, 3, 4) or not x.size:
         raise ValueError(
             "Samples are vectors [n, features], grey images [n, height, width], or "
-            "images with "
-            f"channels, {' or '.join(LAYOUTS.values())}, not {list(x.shape)}."
+            f"images with channels, {' or '.join(LAYOUTS.values())}, not "
+            f"{list(x.shape)}."
         )
     if x.ndim == 4 and _layout(x.shape, channels) == "last":
         x = x.transpose(0, 3, 1, 2)
@@ -161,8 +158,8 @@ def _layout(shape: tuple[int, ...], channels: str | None) -> str:
     if first == last:
         raise ValueError(
             f"Images {list(shape)} do not show where their channels are: say "
-            'channels="first" '
-            f'for {LAYOUTS["first"]}, or channels="last" for {LAYOUTS["last"]}.'
+            f"channels='first' for {LAYOUTS['first']}, or channels='last' for "
+            f"{LAYOUTS['last']}."
         )
     return "first" if first else "last"
 
@@ -187,21 +184,23 @@ def _float32(x: np.ndarray, columns: Sequence) -> np.ndarray:
     return narrow
 
 
-def _refuse_missing(missing: np.ndarray, how: str, columns: Sequence) -> None:
+def _refuse_missing(missing: np.ndarray, fault: str, columns: Sequence) -> None:
     """``missing`` is bool [n, channels, height, width]."""
     if missing.any():
         vectors = missing.shape[1:3] == (1, 1)
-        where = np.flatnonzero(missing.any((0, 1, 2) if vectors else (1, 2, 3)))
+        positions = np.flatnonzero(missing.any((0, 1, 2) if vectors else (1, 2, 3)))
         place = (
-            _text_of(where, missing.shape, columns)
+            _text_of(positions, missing.shape, columns)
             if vectors
-            else f"samples {short(where.tolist())}"
+            else f"samples {short(positions.tolist())}"
         )
-        raise ValueError(f"Values {how} in {place}: fill them in, or leave these out.")
+        raise ValueError(
+            f"Values {fault} in {place}: fill them in, or leave these out."
+        )
 
 
-def _text_of(where: np.ndarray, shape: tuple[int, ...], columns: Sequence) -> str:
-    names = [columns[i] if len(columns) else int(i) for i in where]
+def _text_of(positions: np.ndarray, shape: tuple[int, ...], columns: Sequence) -> str:
+    names = [columns[i] if len(columns) else int(i) for i in positions]
     return f"{'columns' if shape[1:3] == (1, 1) else 'channels'} {short(names)}"
 
 
@@ -209,8 +208,8 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
     """``ValueError`` if two sets of samples are not of one shape, or not on one
     scale."""
     if x.shape[1:] != other.shape[1:]:
-        both = list(x.shape[1:]), list(other.shape[1:])
-        raise ValueError(f"{title} has samples {both[0]}, {other_title} {both[1]}.")
+        pair = list(x.shape[1:]), list(other.shape[1:])
+        raise ValueError(f"{title} has samples {pair[0]}, {other_title} {pair[1]}.")
     images = x.shape[1:3] != (1, 1)
     ends = [max(float(part.max()), -float(part.min())) for part in (x, other)]
     scaled = images and 0 < min(ends) <= 1 and max(ends) > SCALED
@@ -218,8 +217,7 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
     if scaled or (len(types) > 1 and not (_is_byte(x) and _is_byte(other))):
         raise ValueError(
             f"{title} has samples {x.dtype} up to {ends[0]:g}, {other_title} "
-            f"{other.dtype} up to "
-            f"{ends[1]:g}: bring them to one scale and type first."
+            f"{other.dtype} up to {ends[1]:g}: bring them to one scale and type first."
         )
 
 
@@ -238,8 +236,7 @@ def check_kind(title: str, y: np.ndarray, other_title: str, other: np.ndarray) -
     if kinds[0] != kinds[1]:
         raise ValueError(
             f"{title} has labels that are {kinds[0]}, {other_title} {kinds[1]}: labels "
-            "are all of "
-            "one kind."
+            "are all of one kind."
         )
 
 
@@ -317,8 +314,7 @@ def numbered(parts: Sequence[np.ndarray], names: Sequence = ()) -> tuple[list, t
     if not 2 <= count < len(whole):
         raise ValueError(
             f"{len(whole)} samples with {count} classes are not learned from: at least "
-            "two classes "
-            "are needed, and more samples than classes."
+            "two classes are needed, and more samples than classes."
         )
     cuts = np.cumsum([len(part) for part in parts])[:-1]
     return np.split(numbers.astype(np.int64), cuts), tuple(names)
@@ -328,8 +324,8 @@ def users_of(users: Any) -> list:
     """A name for each sample: a whole number, a text, or a tuple of these."""
     if isinstance(users, str) or not hasattr(users, "__iter__"):
         raise ValueError(
-            f"users= is a name for each sample, not {short(users)}: fl.data.table takes "
-            "the name of a column as user=."
+            f"users= is a name for each sample, not {short(users)}: fl.data.table "
+            "takes the name of a column as user=."
         )
     names = array_of(users).tolist() if hasattr(users, "dtype") else list(users)
     _refuse_empty(names, "users")
