@@ -15,7 +15,7 @@ from .errors import pick
 from .settings import Settings, thread_count, whole_number
 
 if TYPE_CHECKING:
-    from .method import Method
+    from .core import Method
     from .tasks import Task
 
 
@@ -133,7 +133,7 @@ class Experiment(Settings):
 
     def make_method(self) -> "Method":
         """The method, its options checked against its own signature."""
-        from .method import Method
+        from .core import Method
         from .methods import find
 
         function = find(self.method)
@@ -186,14 +186,14 @@ class Engine(Checked):
     """How clients are trained."""
 
     # sequential: clients train one after another; stacked: all of a round in one step; auto:
-    # stacked where steps are small; flower-sim: in processes of their own, through Flower's
+    # stacked where steps are small; flower: in processes of their own, through Flower's
     # simulation
     engine: str = "sequential"
     # memory for stacked training, in MB; by default half of what is free
     memory_limit: float | None = None
-    # flower-sim: CPUs that a training client takes
+    # flower: CPUs that a training client takes
     cpus_per_client: float = 1.0
-    # flower-sim: share of a GPU that it takes, such as 0.1
+    # flower: share of a GPU that it takes, such as 0.1
     gpus_per_client: float = 0.0
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from . import methods, parts
 from .arguments import checked, short
+from .core import Method
 from .data.sources import SETS, Known, data_path
 from .errors import pick
 from .experiment import Experiment
 from .files import read_yaml
-from .method import Method
 from .results import Line, hash_of, place_of
 from .seeing.published import MASKS
 from .seeing.published import SETS as PICTURES

@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import local, recipes, results, round
+from . import recipes, results
 from .arguments import checked
+from .core import Method, State, Tensors, federation, local
 from .data import sources
 from .errors import DataError, error_text, extra, pick
 from .experiment import Experiment
 from .files import to_json, write_text
 from .history import MEASURES, History
-from .method import Method
 from .methods import fed_repopt_search
 from .models.repopt import Scales
-from .parts import State, Tensors
 from .recipes import Run
 from .results import Line
 from .settings import whole_number
@@ -149,7 +148,7 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
         scales = {"scales": Scales({name: torch.tensor(v) for name, v in values.items()})}
     method, task = run.method(**better, **scales), e.make_task()
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
-    history = round.run(method, task, e.rounds, checkpoint=saved, **how)
+    history = federation.run(method, task, e.rounds, checkpoint=saved, **how)
     if run.newcomers:
         new = newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
         history.meta["newcomers"] = new
@@ -169,11 +168,11 @@ def newcomers(
     def accuracy(task: Any, n: int) -> float:
         settings = replace(experiment.settings, participation=1.0, epochs=max(n, 1))
         server, state = method.server_side(task, settings), State(weights)
-        threads = experiment.threads or round.good_threads(server.net, task, settings.batch_size)
+        threads = experiment.threads or local.good_threads(server.net, task, settings.batch_size)
         with local.threads(threads, settings.precision):
             if n:
-                state, _ = round.one_round(
-                    server, round.clients(method, task, settings), 1, state, {}
+                state, _ = federation.one_round(
+                    server, federation.clients(method, task, settings), 1, state, {}
                 )
             return server.evaluate(1, state, None)["accuracy"]
 

@@ -30,7 +30,7 @@ _NAMES = {
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": "answering found_boxes learned real_masks",
     "sends": "conformance metered reasons repeated totals two_networks",
-    "setup": "chapter styles usual_processor",
+    "setup": "chapter styles",
     "show": "chart figure runs table",
     "speed": "ratios",
     "wire": "watch_update",

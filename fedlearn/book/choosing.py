@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import link, results
-from ..context import label, provides
+from ..core import Averaging
+from ..core.method import KINDS as PARTS
 from ..experiment import Experiment
 from ..history import History
 from ..recipes import APART
-from ..round import Averaging
 from .check import Function, number, varied
 from .grids import Row, chapter_file, command_line, fill, stored, trained
 
@@ -503,7 +503,7 @@ MIXING = "python -m fedlearn.book.choosing mixes"
 SPLITS = ("iid", "dirichlet:0.1")
 RATES = (0.3, 1.0, 3.0)  # times the learning rate that the optimizer has in its method
 COUNT, LENGTH, SHORT, CLIENTS, BEST, SEEDS = 500, 20, 10, 10, 50, 5
-KINDS = tuple(Averaging.kinds)
+KINDS = tuple(PARTS)
 SLOWER, POOR = min(RATES) / 10, 0.7  # what trains so badly is tried once more, with that rate
 MIX_RUN = (*KINDS, "split", "rate", "seed")
 MIX_COLUMNS = (*MIX_RUN, "accuracy", "up", "down")
@@ -531,13 +531,12 @@ def distinct(kind: str) -> list[tuple[str, Any]]:
 @cache
 def choices(kind: str) -> dict[str, Any]:
     """The parts of a kind by name: those of the methods, and uplinks with coders of no method."""
-    from ..parts import Feedback, Lossy, Update, Uplink, WarmStart
-    from ..wire import EDEN, LowRank, Natural, TernGrad
+    from ..parts import Lossy, Update, Uplink
+    from ..wire import EDEN, Natural, TernGrad
 
     coders: dict[str, Any] = {"eden, 1 bit": EDEN(1), "eden, 2 bits": EDEN(2)}
     coders |= {"natural": Natural(), "terngrad": TernGrad()}
     more = {name: Uplink(Update(), Lossy(coder)) for name, coder in coders.items()}
-    more["powersgd"] = Uplink(Update(), Feedback(), WarmStart(2), Lossy(LowRank(2)))
     return dict(distinct(kind)) | (more if kind == "uplink" else {})
 
 
@@ -715,8 +714,8 @@ def rules() -> list[Rule]:
             takers.setdefault((kind, need), []).append(name)
     table: list[Rule] = []
     for (kind, need), names in sorted(takers.items(), key=repr):
-        givers = [(k, n) for k, n, part in every if k != kind and provides(part.given(), need)]
-        phrase = "the {} of {}".format(*givers[0]) if len(givers) == 1 else label(need)
+        givers = [(k, n) for k, n, part in every if k != kind and isinstance(part, need)]
+        phrase = "the {} of {}".format(*givers[0]) if len(givers) == 1 else need.__name__
         table.append((kind, names, phrase, givers))
     return table
 

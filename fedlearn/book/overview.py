@@ -6,8 +6,8 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from .. import methods, tasks
+from ..core import run
 from ..plot import COLOURS, compare
-from ..round import run
 from .front import runs_of
 from .grids import chapter_file
 from .show import Shown, figure

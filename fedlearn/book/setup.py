@@ -8,10 +8,9 @@ import torch
 
 from .. import seeing
 from ..arguments import is_whole
+from ..core import Method, run
 from ..errors import pick
 from ..history import History
-from ..method import Method
-from ..round import run
 from ..settings import whole_number
 from ..tasks import TASKS, Task
 from .show import Shown
@@ -93,12 +92,3 @@ class Chapter:
 
 
 chapter = Chapter
-
-
-def usual_processor() -> bool:
-    """Whether this processor adds as the one does on which the numbers in the texts were measured
-    (AMD's, with AVX-512). On another the last bits of a sum differ, and where training hangs by a
-    thread, as with one bit an entry, so does where it ends."""
-    about = Path("/proc/cpuinfo")
-    maker = about.read_text(encoding="utf-8") if about.exists() else ""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "AuthenticAMD" in maker

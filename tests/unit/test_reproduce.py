@@ -9,8 +9,9 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli, recipes, reproduce, results
-from fedlearn import round as rounds
 from fedlearn.cli import main
+from fedlearn.core import federation as rounds
+from fedlearn.core import local
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 
@@ -205,8 +206,8 @@ def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
     assert [len(c) for c in curves] == 3 * [3]
     # by hand: a client of its own, from the same weights
     task = replace(run.experiment, clients=1, train=20, seed=1000).make_task()
-    net = fl.local.new_network(run.method().model, task)
-    fl.local.load(fl.models.state_of(net), states[0].state)
+    net = local.new_network(run.method().model, task)
+    local.load(fl.models.state_of(net), states[0].state)
     assert task.evaluate(net, client=0)["accuracy"] == curves[0][0]
 
 

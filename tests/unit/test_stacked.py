@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import local, stacked
+from fedlearn.core import local
+from fedlearn.engines import stacked
 from fedlearn.models import state_of
 from fedlearn.parts import Context
 
 CLIENTS = 3
-STACKING = [name for name in fl.methods.METHODS if fl.methods.get(name).sides[1].stacks]
+STACKING = [name for name in fl.methods.METHODS if fl.methods.get(name).client_class.stacks]
 LAYERS = [
     (nn.Conv2d(4, 6, 3, padding=1), (4, 5, 5)),
     (nn.Conv2d(4, 8, 3, stride=2, groups=2, bias=False), (4, 7, 7)),
@@ -159,7 +160,7 @@ def test_a_stacked_run_resumes_with_what_clients_keep(task, tmp_path):
 
 def test_no_message_of_a_later_group_is_written_before_an_earlier_ones_answers_are_out(task):
     method, log = fl.methods.fedavg(), []
-    server, clients = method.server_side(task), fl.clients(method, task, together=3)
+    server, clients = method.server_side(task), stacked.Stacked(method.client_side(task), 3)
     state = server.start()
 
     def write(k):
