@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from .. import seeing
-from ..arguments import is_whole
 from ..core import Method, run
-from ..errors import pick
+from ..errors import check_whole, pick
 from ..history import History
 from ..settings import whole_number
 from ..tasks import TASKS, Task
@@ -44,8 +43,7 @@ class Chapter:
     ) -> None:
         pick(scale, SCALES, "scale")
         whole_number("rounds", rounds)
-        if not is_whole(seed) or seed < 0:  # papermill -r hands over a text
-            raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}.")
+        check_whole("seed", seed, least=0)  # papermill -r hands over a text
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
             raise ValueError(f"A federation has at least 2 clients, not {task['clients']}.")
         if device == "auto":

@@ -17,8 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from .. import extensions
-from ..arguments import short
-from ..errors import extra, pick
+from ..errors import extra, pick, short
 from . import sources
 from .sources import Source, moments
 from .values import (

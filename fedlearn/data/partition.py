@@ -6,14 +6,12 @@ without samples is refused."""
 
 import copy
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..arguments import short
-from ..errors import pick
+from ..errors import check_number, check_whole, pick, short
 from .sources import data_path
 
 # a hundred clients, 1,000 images, alpha 0.1: a draw in more than a thousand will do
@@ -106,21 +104,6 @@ def _cut(order, parts):
     return part
 
 
-def _number(name, value, largest=np.inf):
-    """``value`` as a float above 0 and at most ``most``."""
-    fits = isinstance(value, Real) and 0 < value <= largest and value < np.inf
-    limit = "finite" if largest == np.inf else f"at most {largest}"
-    need(fits, f"{name} must be above 0 and {limit}, not {short(value)}.")
-    return float(value)
-
-
-def _count(name, value):
-    """``value`` as a whole number from 1 on."""
-    fits = isinstance(value, Integral) and value >= 1
-    need(fits, f"{name} must be a whole number of at least 1, not {short(value)}.")
-    return int(value)
-
-
 @dataclass(frozen=True)
 class Iid(Partition):
     """Shuffle and cut into equal parts (sizes differ by one at most)."""
@@ -160,8 +143,10 @@ class Dirichlet(Partition):
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", _number("alpha", self.alpha))
-        object.__setattr__(self, "min_samples", _count("min_samples", self.min_samples))
+        object.__setattr__(self, "alpha", check_number("alpha", self.alpha, above=0))
+        object.__setattr__(
+            self, "min_samples", check_whole("min_samples", self.min_samples)
+        )
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         sizes = np.bincount(labels)
@@ -188,7 +173,9 @@ class Shards(Partition):
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "per_client", _count("per_client", self.per_client))
+        object.__setattr__(
+            self, "per_client", check_whole("per_client", self.per_client)
+        )
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         n = len(labels)
@@ -233,7 +220,9 @@ class MainClass(Partition):
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "share", _number("share", self.share, 1))
+        object.__setattr__(
+            self, "share", check_number("share", self.share, above=0, most=1)
+        )
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         classes = labels.max() + 1

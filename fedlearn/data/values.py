@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arguments import short
+from ..errors import short
 
 BANDS = 1, 3, 4  # channels of grey pictures, of colours, of colours with transparency
 LAYOUTS = {

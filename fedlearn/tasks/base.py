@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import models, rng, settings
-from ..arguments import is_whole, short
 from ..data import makers
 from ..data import partition as partitions
 from ..data.sources import Source
-from ..errors import pick
+from ..errors import check_whole, pick, short
 from ..extensions import find
 from .metrics import (
     METRICS,
@@ -444,10 +443,11 @@ def holders(source: Source, clients: Any) -> partitions.Assigned | None:
         )
     if users or clients is None:
         return None if source.users is None else partitions.Assigned(source.users)
-    if is_whole(clients) and clients >= 1:
-        return None
     if isinstance(clients, list | tuple):
         return partitions.positions(clients, len(source.train_y))
+    if not (isinstance(clients, str) or hasattr(clients, "__len__")):
+        check_whole("clients", clients)
+        return None
     raise ValueError(
         'clients must be a whole number of at least 1, "users", or a list of positions '
         f"for each client, not {short(clients)}: users= of fl.data.arrays takes a name "
