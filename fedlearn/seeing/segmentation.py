@@ -78,15 +78,17 @@ class Segmentation(Task):
     ) -> dict[str, float]:
         """mIoU, loss and pixel accuracy. A class that is neither shown nor predicted
         does not count."""
-        from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
+        from torchmetrics import classification
 
         options = {
             "num_classes": self.source.classes,
             "ignore_index": VOID,
             "validate_args": False,
         }
-        overlap = MulticlassJaccardIndex(**options).to(self.device)
-        right = MulticlassAccuracy(average="micro", **options).to(self.device)
+        overlap = classification.MulticlassJaccardIndex(**options).to(self.device)
+        right = classification.MulticlassAccuracy(average="micro", **options).to(
+            self.device
+        )
         total, predicted = 0.0, []
         for scores, target in self.tested(net):
             total += float(self.loss(scores, target)) * len(target)
