@@ -165,9 +165,9 @@ def write(app, config):
     toc = Path(app.srcdir) / "_toc.yml"
     if "methods/" not in toc.read_text(encoding="utf-8"):
         return
-    from fedlearn import results
     from fedlearn.book import choosing, leaderboard
     from fedlearn.costs import cost
+    from fedlearn.lab import results
     from fedlearn.methods import METHODS
 
     written = titles()

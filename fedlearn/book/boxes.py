@@ -1,5 +1,5 @@
 """Pictures with boxes and masks, for chapter 10: what networks drew while they learned, as
-``data/chapters/seeing_drawn.py`` keeps it; and boxes that move under sliders."""
+``data/seeing/drawn.py`` keeps it; and boxes that move under sliders."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def seen() -> dict[str, Any]:
     (true boxes) and ``masks``."""
     from ..seeing import detection, segmentation
 
-    stored = json.loads(data_path("grids", "seeing.json").read_text(encoding="utf-8"))
+    stored = json.loads(data_path("seeing", "grid.json").read_text(encoding="utf-8"))
     for picture in stored["pictures"]:
         if picture["task"] == "segmentation":
             drawn = picture["drawn"]

@@ -1,11 +1,11 @@
 """Chapter 11, choosing a method: what a fleet pays, a contest of all methods with one budget of
 tuning, a grid of mixes of their parts, an explorer of each, and the checks of the exercises.
 
-``python -m fedlearn.book.choosing contest --jobs 2`` runs what ``data/chapters/choosing.yaml``
-states and ``data/grids/choosing.json`` does not have yet: each method on each split of digits and
+``python -m fedlearn.book.choosing contest --jobs 2`` runs what ``data/choosing/chapter.yaml``
+states and ``data/choosing/grid.json`` does not have yet: each method on each split of digits and
 number of clients, first short runs with three values of one of its options, judged on validation
 images, then whole runs with the best of them. ``... choosing mixes`` runs what is missing of
-``data/grids/mixes.json``: every method, every swap of one part, and mixes drawn at random, under
+``data/choosing/mixes.json``: every method, every swap of one part, and mixes drawn at random, under
 two splits, first short runs with three learning rates, judged likewise, then whole runs with the
 best; then the most accurate, the front and the methods with four more seeds, and what trained badly
 with a much smaller rate. Both may be stopped at any time. ``up`` and ``down`` are bytes of one
@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import link, results
+from .. import link
 from ..core import Averaging
 from ..core.method import KINDS as PARTS
-from ..experiment import Experiment
 from ..history import History
-from ..recipes import APART
+from ..lab import results
+from ..lab.experiment import Experiment
+from ..lab.recipes import TRIAL_SEED as APART
 from .check import Function, number, varied
 from .grids import Row, chapter_file, command_line, fill, stored, trained
 
@@ -148,7 +149,7 @@ Cell = tuple[str, int, str]
 
 @cache
 def spec() -> dict[str, Any]:
-    """What ``data/chapters/choosing.yaml`` states."""
+    """What ``data/choosing/chapter.yaml`` states."""
     return chapter_file("choosing")
 
 
@@ -265,7 +266,7 @@ def history(row: Any) -> History:
 def tables() -> "tuple[pandas.DataFrame, pandas.DataFrame]":
     """The whole runs as ``results.tables`` has runs and rounds."""
     whole, rounds = results.tables(map(history, entries().itertuples()))
-    return whole.assign(file="data/grids/choosing.json"), rounds
+    return whole.assign(file="data/choosing/grid.json"), rounds
 
 
 # ---- who is ahead --------------------------------------------------------------------------------
@@ -652,7 +653,7 @@ def mixtures(rows: Sequence[Row] | None = None) -> "pandas.DataFrame":
     how many these are. A mix that trained at no rate has no row.
     """
     key = ["split", *KINDS]
-    table = mixed_frame(stored("mixes")[0] if rows is None else rows)
+    table = mixed_frame(stored("choosing/mixes")[0] if rows is None else rows)
     table["bytes"] = table["up"] + table["down"]
     whole = table.query("rate == best")
     grid = whole.query("seed == 0").drop(columns=["seed", "best"]).set_index(key)
@@ -1033,7 +1034,7 @@ def main() -> None:
     if args.what == "mixes":
         about = {"rounds": LENGTH, "clients": CLIENTS}
         stages: list[Any] = [lambda _: mix_tries(), whole_mixes, again, slower]
-        fill("mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mixed, stages, args, **about)
+        fill("choosing/mixes", MIXING, len(MIX_RUN), MIX_COLUMNS, mixed, stages, args, **about)
         return
     stages = [lambda _: short_runs(), whole_runs]
     fill("choosing", COMMAND, len(RUN), COLUMNS, played, stages, args)

@@ -8,7 +8,7 @@ stored run; the pale arrow behind is a dense message of the same network.
 import html
 from typing import Any
 
-from .. import results
+from ..lab import results
 from .grids import chapter_file
 from .show import Shown
 

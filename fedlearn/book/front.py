@@ -1,7 +1,7 @@
 """The first page: every method's accuracy against bytes, which become minutes on a link that the
 reader sets.
 
-``data/chapters/index.yaml`` states which stored runs are shown. The time is ``fedlearn.link.time``,
+``data/index/chapter.yaml`` states which stored runs are shown. The time is ``fedlearn.link.time``,
 written once more as a Vega expression (``SECONDS``).
 """
 
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import link, results
+from .. import link
 from ..history import History
+from ..lab import results
 from .grids import chapter_file
 from .show import Chart, chart
 

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import recipes, results
 from ..history import MEASURES
-from ..results import spread
+from ..lab import recipes, results
+from ..lab.results import spread
 from . import choosing, datatable
 from .claims import TESTED, dagger
 from .show import Shown
@@ -151,7 +151,7 @@ def table(
     target: float | None = None,
 ) -> Shown:
     """The table of the runs in ``places``, a file or folder or several; without any, of the book's
-    own in data/results and in the contest of all methods."""
+    own in data and in the contest of all methods."""
     entries = rows(*results.tables(places), target)
     entries += rows(*choosing.tables(), target) if places is None else []
     return shown(number, caption, entries)

@@ -20,7 +20,7 @@ def learned(task: str) -> Rows:
     """A row a method of the stored runs on real pictures, in the last quarter of their rounds and
     in brackets in the last test: the mean over all classes, over those that are frequent; how far
     this is from FedAvg's in the last quarter, in how many seeds it is below, and what crosses."""
-    from ..results import paired
+    from ..lab.results import paired
     from .claims import both, by_label, reached
 
     runs, rows = by_label("seeing_small", task=task), []

@@ -17,7 +17,7 @@ import fedlearn as fl
 from fedlearn.book import check, classroom, marks
 from fedlearn.book.check import CHAPTERS, module_of, solutions
 from fedlearn.book.exercises import exercises, reasons
-from fedlearn.cli import main
+from fedlearn.lab.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from test_results import history
 
-from fedlearn import cli, recipes, results
 from fedlearn.book import leaderboard
 from fedlearn.data.sources import data_path
+from fedlearn.lab import cli, recipes, results
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_the_books_own_runs_are_all_there_with_their_commands():
     fresh = [r for r in made if "_small" in r["files"][0] and r not in stale][::3]
     assert len(fresh) > 3
     for row in fresh:
-        args = cli.parse(shlex.split(row["command"])[1:]).keywords["recipe"]
-        choice = {"only": args.only, "split": args.split, "seeds": sum(args.seeds, ())}
+        _, args = cli.parse(shlex.split(row["command"])[1:])
+        choice = {"only": args.only, "split": args.partition, "seeds": args.seed}
         keys = {run.key[1] for run in recipes.runs(args.recipe, args.scale, **choice)}
         label = row["method"].removesuffix(f" {leaderboard.TESTED}")
         same = runs[runs["hash"].isin(keys)]
