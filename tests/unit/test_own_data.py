@@ -19,9 +19,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
 import fedlearn as fl
-from fedlearn import cli
 from fedlearn.data import partition
 from fedlearn.errors import DataError
+from fedlearn.lab import cli
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "own_data.md"
 DRAW = np.random.default_rng(0)
