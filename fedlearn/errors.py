@@ -37,10 +37,11 @@ class DataError(RuntimeError):
 
     >>> import fedlearn as fl
     >>> try:
-    ...     fl.data.from_folder("/no/pictures")
+    ...     task = fl.tasks.classification("tiny_imagenet", train=100)
     ... except fl.DataError as error:
-    ...     print(error)
-    There is no folder /no/pictures.
+    ...     task = str(error)
+    >>> "tiny_imagenet" in str(task)
+    True
     """
 
 

@@ -8,7 +8,7 @@ import torch
 
 from .. import seeing
 from ..core import Method, run
-from ..errors import pick
+from ..errors import check_whole, pick
 from ..history import History
 from ..settings import whole_number
 from ..tasks import TASKS, Task
@@ -43,6 +43,7 @@ class Chapter:
     ) -> None:
         pick(scale, SCALES, "scale")
         whole_number("rounds", rounds)
+        check_whole("seed", seed, least=0)  # papermill -r hands over a text
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
             raise ValueError(f"A federation has at least 2 clients, not {task['clients']}.")
         if device == "auto":

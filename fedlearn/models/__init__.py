@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from . import resnet
-from .cnn import Network, char_lstm, cifar_cnn, digits_cnn, mcmahan_cnn, mcmahan_lstm, mlp, rpn_cnn
+from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .reparam import (
     digits_repghost,
     digits_repvgg,
@@ -29,7 +29,6 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     **resnet.NETWORKS,
     **{f.__name__: f for f in _BRANCHED},
 }
-SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length, classes]
 
 
 globals().update(resnet.NETWORKS)  # digits_resnet and the others

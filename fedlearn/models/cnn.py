@@ -1,5 +1,4 @@
-"""The convolutional networks of the papers, an extractor of feature maps and a classifier, and the
-recurrent ones for sequences of tokens."""
+"""The convolutional networks of the papers: an extractor of feature maps and a classifier."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 Shape = tuple[int, int, int]  # channels, height and width of one image
-EMBEDDING = 8  # numbers a token, as of McMahan et al. (2017) for Shakespeare
 
 
 class Network(nn.Module):
@@ -121,26 +119,3 @@ def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0
         nn.Dropout(dropout / 2),
     )
     return _dense_head(extractor, in_shape, [128], classes, dropout)
-
-
-class LSTM(nn.Module):
-    """Token ids [batch, length] -> scores [batch, length, classes] of what comes next."""
-
-    def __init__(self, classes: int, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(classes, EMBEDDING)
-        self.lstm = nn.LSTM(EMBEDDING, hidden, layers, batch_first=True)
-        self.output = nn.Linear(hidden, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.lstm(self.embedding(x))[0])
-
-
-def char_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
-    """One layer of 64: 23,397 parameters with 61 characters."""
-    return LSTM(classes, 64, 1)
-
-
-def mcmahan_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
-    """Two layers of 256, as of McMahan et al. (2017) and LEAF: 814,885 with 61 characters."""
-    return LSTM(classes, 256, 2)

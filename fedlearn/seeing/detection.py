@@ -107,7 +107,7 @@ class Detection(Task):
     about = {"task": "detection", "accuracy": "mAP@0.5"}
 
     @staticmethod
-    def find_source(dataset: Any, users: Any = None) -> Source:
+    def find_source(dataset: Any) -> Source:
         return find(dataset, "boxes")
 
     @cached_property

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from ..arguments import short
-from ..data.arrays import images_of, split_off
+from ..data.makers import split_off
 from ..data.sources import Source, moments
+from ..data.values import samples_of
 from ..errors import DataError
 from ..settings import whole_number
 
@@ -110,11 +111,11 @@ def _pictures(
 ) -> tuple[np.ndarray, list, Any]:
     """Pictures and their targets; of a stated test set they come last, and ``test``
     becomes an array that is true for them."""
-    x = images_of(x)
+    x = samples_of(x)
     targets = [read(target) for target in targets]
     if isinstance(test, tuple):
         trained = len(x)
-        x = np.concatenate([x, images_of(test[0])])
+        x = np.concatenate([x, samples_of(test[0])])
         targets += [read(target) for target in test[1]]
         test = np.arange(len(x)) >= trained
     if len(x) != len(targets):

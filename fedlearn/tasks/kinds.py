@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import checked
-from ..data import forms
 from ..data.sources import Source
 from .augment import LABELLED
 from .base import Task
@@ -49,15 +49,19 @@ class Classification(Task):
     augmentations = LABELLED
     loss = staticmethod(cross_entropy)  # type: ignore[assignment]
 
-    @staticmethod
-    def find_source(dataset: Any, users: Any = None) -> Source:
-        source = forms.read(dataset, users)
-        if source.train_y.dim() > 1 or source.train_x.dim() == 2:
-            raise ValueError(
-                f"{source.name} has no labels: it is for fl.tasks.regression, sequences, or "
-                "fl.seeing."
-            )
+    @classmethod
+    def find_source(cls, dataset: Any) -> Source:
+        source = super().find_source(dataset)
+        if source.train_y.dim() > 1:
+            raise ValueError(f"{source.name} has more than one label a picture.")
         return source
+
+    def predict(self, net: nn.Module, x: Any) -> Any:
+        """The class of each sample: an array of the labels' names, if they have any, else a tensor
+        of numbers."""
+        numbers = super().predict(net, x)
+        names = self.source.names
+        return np.array(names)[numbers.cpu()] if names else numbers
 
     @classmethod
     def default_network(cls, source: Source) -> str:
@@ -97,15 +101,12 @@ def classification(**arguments: Any) -> Classification:
     Parameters
     ----------
     dataset
-        A name (see ``fedlearn.data.sources``), by default "digits", or your own data: (x, y), ((x,
-        y), (test x, test y)), [(x, y), ...] with an entry for each client, (table, "column"), a
-        data set in the style of torchvision or Hugging Face, a list of tables or data sets, one for
-        each client, the path of a folder of images, of LEAF's, or of a .csv or .npz file, or what
-        ``fl.data.from_arrays`` and the like make.
+        A name (see ``fedlearn.data.sources``), by default "digits"; or your own data, which
+        ``fl.data.arrays``, ``clients``, ``dataset`` and ``table`` make; or "mine.py:name", a
+        function that gives such data.
     clients
-        Their number; or a list of positions, or (x, y), for each; or a column that names each
-        sample's user, of a table its name; or "users", if the data name them. Positions and columns
-        are of all samples of (x, y), else of the training samples.
+        Their number, by default 10; or "users", a client for each user that the data name, which is
+        the default if they name some; or a list of positions of training samples for each.
     partition
         An object of ``fl.partition`` or its text, such as ``"dirichlet:0.5"``; IID by default.
     seed

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import short
+from ..errors import short
 from ..extensions import find
 from ..history import COLUMNS
 

@@ -24,8 +24,6 @@ for words in (
 ):
     assert not main(words), words
 
-Path("pictures/one").mkdir(parents=True)
-Path("pictures/one/1.png").touch()
 LACKS = {
     "lab": [
         lambda: main(["compare", "fedavg", "rpn", *small, "--jobs", "2"]),
@@ -45,7 +43,6 @@ LACKS = {
         lambda: main(["reproduce", "rpn_table1"]),
     ],
     "data": [
-        lambda: fl.data.from_folder("pictures"),
         lambda: main(["run", "fedavg", "--dataset", "cifar10"]),
     ],
     "seeing": [

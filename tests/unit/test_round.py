@@ -115,7 +115,7 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen
 
 def test_an_accuracy_that_is_no_number_is_refused():
     x, y = np.random.default_rng(0).random((40, 4)), np.arange(40) % 3
-    task = fl.tasks.classification([(x, y)] * 3, metrics="personal")
+    task = fl.tasks.classification(fl.data.clients([(x, y)] * 3), metrics="personal")
     server, row = FEDAVG.server_side(task), {"refused": {}, "unevaluated": {}}
     engine = Scripted([b"short", np.float64(0.5).tobytes(), np.float64("nan").tobytes()])
     shown = server.evaluate(1, server.start(), Exchange(1, engine, row, {}))

@@ -9,8 +9,8 @@ from fedlearn.models import state_of
 
 def test_payload_of_the_papers_network():
     """Of MNIST only the size of its images is looked at."""
-    images, labels = np.zeros((40, 28, 28), np.uint8), np.arange(40) % 10
-    task = fl.tasks.classification((images, labels), clients=1, network="rpn_cnn")
+    data = fl.data.arrays(np.zeros((40, 28, 28), np.uint8), np.arange(40) % 10)
+    task = fl.tasks.classification(data, clients=1, network="rpn_cnn")
     server = fl.methods.rpn().server_side(task)
     state = server.start()
     assert sum(t.numel() for t in state.weights.values()) == 1_199_882
