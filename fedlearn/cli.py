@@ -268,47 +268,36 @@ def pack() -> None:
 def classroom(
     folder: Positional[str],
     out: Positional[str],
-    kind: Annotated[Literal["plain", "nbgrader", "otter"], arg(name="for")] = "plain",
+    kind: Annotated[Literal["nbgrader", "otter"], arg(name="for")] = "nbgrader",
     instructor: bool = False,
-    marks: str = "",
     seed_from: str = "",
     force: bool = False,
 ) -> None:
-    """Make a course of the book, without the solutions, or mark what was handed in.
+    """Make a course of the book, without the solutions.
 
     Parameters
     ----------
     folder
         the folder with the chapters, book/ in a checkout
     out
-        the folder to write; with --marks the one with what was handed in, a folder a student
+        the folder to write
     kind
-        the program that marks: nbgrader reads source/, otter assign reads otter/, --marks marks
-        exercises/ of a plain course
+        the program that marks: nbgrader reads source/, otter assign reads otter/
     instructor
         with reference answers, rubrics, typical mistakes and a plan: not for students
-    marks
-        write no course; run what was handed in and write points into this file, as CSV
     seed_from
         a CSV with the students' ids in a column id: the numbers of exercises differ by student
     force
         write over what is there already
     """
     from .book import classroom
-    from .book import marks as marking
 
-    if marks:
-        print(marking.mark(folder, out, marks, force, seed_from).to_string())
-        return
     files = classroom.make(folder, out, force, kind, instructor, seed_from)
     print(f"{len(files)} files in {out}; its README.md says how students begin.")
-    if seed_from and kind == "plain":
-        print(f"{out}/exercises has a folder for each student: give nobody another's.")
-    elif seed_from:
+    if seed_from:
         print("Students write their id into the first cell of each notebook that they hand in.")
     if instructor:
-        also = "" if kind == "plain" else f" and {out}/{classroom.KINDS[kind][0]}"
-        print(f"Not for students: {out}/instructor{also}.")
+        print(f"Not for students: {out}/instructor and {out}/{classroom.KINDS[kind][0]}.")
     if held := classroom.held_solutions():
         print(
             f"Warning: this environment finds solutions in {held}. Students should not work in it,"

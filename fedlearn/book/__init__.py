@@ -11,7 +11,7 @@ _NAMES = {
     "boxes": "moving_boxes pooled_layers scenes seen steer_box",
     "claims": "by_label difference ends holds ledger ledger_counts opening reached",
     "check": "course given seed",
-    "choosing": "duels entries fleet mixing mixtures pareto rivals standing",
+    "choosing": "entries fleet rivals standing",
     "drawings": "cards",
     "explorers": "explore explorer",
     "fed_gkt": "crossing painted teaching twenty_rounds watch_maps who_teaches",

@@ -1,33 +1,31 @@
-"""Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what
-is not yet right; ``fl.solution("fedavg-average")`` shows the reference answer, folded;
-``fl.progress()`` lists what is right so far.
+"""The checks of the exercises.
 
-A chapter's module, named like the first word of the exercise, has them in ``EXERCISES``. Each is a
-function that takes the reader's answer and returns the end of the sentence "not yet, because ...",
-or ``None`` if it is right; or it yields such reasons one by one, of which the first that is one
-counts. Reference answers are in ``book/solutions``, a file a chapter.
+``fl.check("fedavg-average", my_function)`` says "right", or gives the reason why not yet.
+``fl.solution("fedavg-average")`` shows the reference answer, folded. ``fl.progress()`` lists the
+exercises that are right so far.
+
+The module of a chapter has the name that its exercises begin with. Its dictionary ``EXERCISES``
+maps an exercise to a test: a function that takes the reader's answer and returns a reason, the end
+of the sentence "not yet, because ...", or ``None`` for a right answer. A test may also yield
+reasons; the first one that is true is shown. Reference answers are in ``book/solutions``, a file a
+chapter.
 """
 
 import csv
-import ctypes
 import dis
 import hashlib
-import io
 import os
 import random
 import re
-import signal
 import sys
 import textwrap
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Thread
 from types import FunctionType
 from typing import Any
 
@@ -35,22 +33,41 @@ from ..errors import pick
 from ..files import write_text
 
 CHAPTERS = dict.fromkeys(
-    (
-        "fedavg heterogeneity wire rpn fed_kgf fed_mmd_fusion fed_gkt fed_repopt flower seeing "
-        "choosing"
-    ).split()
+    [
+        "fedavg",
+        "heterogeneity",
+        "wire",
+        "rpn",
+        "fed_kgf",
+        "fed_mmd_fusion",
+        "fed_gkt",
+        "fed_repopt",
+        "flower",
+        "seeing",
+        "choosing",
+    ]
 )
 Function = Callable[..., Any]  # an answer that is a function
-Reasons = Iterator[str | bool | None]  # of a wrong answer; what is false is none
-TWICE = "the same generator gives another result the second time: use no other source of randomness"
-SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
+Reasons = Iterator[str | bool | None]  # what a test yields
+TWICE = (
+    "the same generator gives another result the second time: "
+    "use no other source of randomness"
+)
 NO_ID = "write your id into the first cell, and run all cells again"
-LETTERS = 100_000  # that it may print
-STUDENT = "FEDLEARN_STUDENT"  # the variable with the id of the student who is marked
-PROGRESS = "progress.csv"  # the file that keeps which exercises are right
+PROGRESS = "progress.csv"
 COLUMNS = ["exercise", "right", "checks"]
-# in a class notebook solutions are not shown, and the numbers may be a student's own
-CLASS: dict[str, Any] = {"begun": False, "student": None, "marked": False}
+
+
+@dataclass
+class Edition:
+    """The state of a class notebook: solutions are hidden, and numbers may be a student's own."""
+
+    begun: bool = False
+    student: str | None = None
+    marked: bool = False  # nbgrader has named the student
+
+
+CLASS = Edition()
 
 
 @dataclass(frozen=True)
@@ -99,120 +116,54 @@ def module_of(exercise: str) -> Any:
     return import_module(f".{chapter}", __package__)
 
 
-class Unbounded(BaseException):
-    """An answer takes or prints too much; its own ``except Exception`` does not catch that."""
+def course(student: str | None = None) -> None:
+    """Begin a class notebook: from here on ``solution`` shows no answer.
 
+    Parameters
+    ----------
+    student : str, optional
+        An id, from which the numbers of exercises are drawn. While nbgrader marks, the name of the
+        student's folder takes its place.
 
-class Printed(io.TextIOBase):
-    """Passes on what an answer prints, up to ``LETTERS``."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream, self.left = stream, LETTERS
-
-    def write(self, text: str) -> int:
-        self.left -= len(text)
-        if self.left < 0:
-            raise Unbounded(f"it prints more than {LETTERS:,} letters")
-        return self.stream.write(text)
-
-    def flush(self) -> None:
-        self.stream.flush()
-
-
-def course(seconds: float = 0.0, student: str | None = None) -> None:
-    """What a class notebook begins with: from here on ``solution`` shows none.
-
-    With ``student``, an id, the numbers of exercises are that student's own. Whoever marks knows
-    the id: for ``marks`` and nbgrader it is the name of the folder that was handed in.
-
-    With ``seconds``, as in a notebook that is marked, each later cell may use so much time of the
-    processor and print ``LETTERS``, and is then stopped: a marking program stores what is printed,
-    and waits. While nbgrader or otter-grader marks, a cell's folder has links in place of the files
-    that they need: an answer that deletes its folder loses those.
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.book.course(student="ann")  # doctest: +SKIP
     """
-    if student is not None and not CLASS["marked"]:
-        graded = os.environ.get("NBGRADER_EXECUTION") == "autograde"
-        known = Path.cwd().parent.name if graded else os.environ.get(STUDENT)
-        CLASS.update(student=known or student, marked=bool(known))
-    shell = None if CLASS["begun"] or not seconds else kernel()
-    CLASS["begun"] = True
-    if shell is None:
+    CLASS.begun = True
+    if student is None or CLASS.marked:
         return
-    clock, streams = hasattr(signal, "setitimer"), (sys.stdout, sys.stderr)
-    otter = getattr(sys.modules.get("otter"), "Notebook", None)
-    marked = "NBGRADER_EXECUTION" in os.environ or getattr(otter, "_grading_mode", False)
-    home, place = Path.cwd(), TemporaryDirectory(ignore_cleanup_errors=True)
-
-    def stop(*_: Any) -> None:
-        raise Unbounded(f"a cell may take {seconds:g} seconds of the processor")
-
-    def begin(*_: Any) -> None:
-        sys.stdout, sys.stderr = map(Printed, streams)
-        if marked:
-            os.makedirs(place.name, exist_ok=True)
-            os.chdir(place.name)
-            for path in home.iterdir():
-                if not os.path.lexists(path.name):
-                    os.symlink(path, path.name)
-        if clock:  # again each second, should the answer catch it
-            signal.setitimer(signal.ITIMER_PROF, seconds, 1)
-
-    def end(*_: Any) -> None:
-        sys.stdout, sys.stderr = streams
-        if clock:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-    if clock:
-        signal.signal(signal.SIGPROF, stop)
-    shell.events.register("pre_run_cell", begin)
-    shell.events.register("post_run_cell", end)
+    CLASS.student = student
+    if os.environ.get("NBGRADER_EXECUTION") == "autograde":
+        CLASS.student = Path.cwd().parent.name
+        CLASS.marked = True
 
 
 def kernel() -> Any:
-    """The notebook's IPython, ``None`` outside of one."""
-    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    """The notebook's IPython; ``None`` outside of a notebook."""
+    if "IPython" not in sys.modules:
+        return None
+    return sys.modules["IPython"].get_ipython()
 
 
-def bounded(test: Callable[[Any], Any], answer: Any) -> str | None:
-    """``test(answer)``, or why it ended in an error, or did not end.
-
-    It runs in a thread of its own: so ``SECONDS`` bound it wherever the check is called, and what
-    the answer raises, even SystemExit, is told from the reader's own stop of the cell.
-    """
+def reason_of(test: Callable[[Any], Any], answer: Any) -> str | None:
+    """The reason that a test gives for an answer. An error of the answer is a reason, too."""
     import torch
 
-    outcomes: list[str | None] = []
-
-    def run() -> None:
-        try:
-            outcome = test(answer)
-            single = isinstance(outcome, str | None)
-            outcomes.append(outcome if single else next(filter(None, outcome), None))
-        except BaseException as error:  # of the reader's code, or of the test on what it returns
-            outcomes.append(stopped(error, answer))
-
-    thread = Thread(target=run, daemon=True)
     try:
-        with (
-            redirect_stdout(Printed(sys.stdout)),
-            redirect_stderr(Printed(sys.stderr)),
-            torch.random.fork_rng(devices=[]),  # the notebook's own draws stay as they are
-        ):
-            thread.start()
-            thread.join(SECONDS)
-    finally:
-        if thread.is_alive():  # an endless loop ends with its next line
-            ident, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Unbounded)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)
-    return outcomes[0] if outcomes else f"it has not ended after {SECONDS:g} seconds"
+        with torch.random.fork_rng(devices=[]):  # the notebook's own draws stay as they are
+            outcome = test(answer)
+            if outcome is None or isinstance(outcome, str):
+                return outcome
+            return next(filter(None, outcome), None)
+    except (Exception, SystemExit) as error:
+        return reason_of_error(error, answer)
 
 
-def stopped(error: BaseException, answer: Any) -> str:
-    """The reason for an error: in the answer's own code, or in a test that could not use it."""
-    if isinstance(error.__cause__, StopIteration):  # the answer's, in a test that yields
+def reason_of_error(error: BaseException, answer: Any) -> str:
+    """The reason for an error, which the answer's code raised or a test of what it returns."""
+    if isinstance(error.__cause__, StopIteration):  # raised by the answer in a test that yields
         error = error.__cause__
-    if isinstance(error, Unbounded):
-        return str(error)
     kind = traceback.format_exception_only(error)[-1].strip()
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if Path(__file__).parent not in Path(frame.f_code.co_filename).parents:
@@ -221,15 +172,17 @@ def stopped(error: BaseException, answer: Any) -> str:
         return f"it takes other arguments than those asked for ({kind})"
     if "NoneType" in kind:
         return "it returns nothing: is the `return` missing?"
-    subject = "what it returns" if callable(answer) or isinstance(answer, tuple) else "it"
+    subject = "it"
+    if callable(answer) or isinstance(answer, tuple):
+        subject = "what it returns"
     return f"{subject} is not what is asked for ({kind})"
 
 
 def check(exercise: str, answer: Any) -> Verdict:
     """Check an answer: a number, a tensor or a function, as the exercise asks.
 
-    Whatever it does is a reason, not a crash: an error, an exit, a loop or a print without end. An
-    empty answer cell is said to be empty.
+    An error in the answer is a reason, too. An empty answer cell is reported as such. A check that
+    does not end is interrupted like any other cell.
 
     Parameters
     ----------
@@ -260,9 +213,13 @@ def check(exercise: str, answer: Any) -> Verdict:
         return Verdict(
             exercise, f"{answer.__name__} is the package's: write a function of your own"
         )
-    anybody = isinstance(test, Varied) and anonymous()
-    reason = f"the numbers are your own: {NO_ID}" if anybody else bounded(test, answer)
-    verdict = Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
+    if isinstance(test, Varied) and anonymous():
+        reason = f"the numbers are your own: {NO_ID}"
+    else:
+        reason = reason_of(test, answer)
+    if reason:
+        reason = textwrap.shorten(reason, 500, placeholder=" ...")
+    verdict = Verdict(exercise, reason)
     if kernel():
         record(verdict)
     return verdict
@@ -274,13 +231,15 @@ def check(exercise: str, answer: Any) -> Verdict:
 def seed() -> int:
     """The seed of the notebook, from which the data of checks and the numbers of exercises are
     drawn: made of the student's id, 0 where none is given."""
-    name = unicodedata.normalize("NFC", CLASS["student"] or "").strip()
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) if name else 0
+    name = unicodedata.normalize("NFC", CLASS.student or "").strip()
+    if not name:
+        return 0
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
 
 
 def anonymous() -> bool:
     """Are the numbers a student's own, and nobody said whose?"""
-    return CLASS["student"] is not None and not seed()
+    return CLASS.student is not None and not seed()
 
 
 @dataclass(frozen=True)
@@ -292,9 +251,10 @@ class Varied:
     numbers: dict[str, tuple[Any, Sequence[Any]]]  # that of the book, and those to draw from
 
     def given(self) -> dict[str, Any]:
+        if not seed():
+            return {name: book for name, (book, _) in self.numbers.items()}
         dice = random.Random(f"{seed()} {self.build.__module__}.{self.build.__name__}")
-        numbers = self.numbers.items()
-        return {n: dice.choice(pool) if seed() else book for n, (book, pool) in numbers}
+        return {name: dice.choice(pool) for name, (_, pool) in self.numbers.items()}
 
     def __call__(self, answer: Any) -> str | None:
         return self.build(**self.given())(answer)
@@ -326,7 +286,10 @@ def given(exercise: str) -> dict[str, Any]:
 def progress_file() -> Path:
     """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in this one."""
     cwd = Path.cwd()
-    return next((f for f in (cwd, *cwd.parents) if (f / "_toc.yml").exists()), cwd) / PROGRESS
+    for folder in (cwd, *cwd.parents):
+        if (folder / "_toc.yml").exists():
+            return folder / PROGRESS
+    return cwd / PROGRESS
 
 
 def read_progress() -> dict[str, list[Any]]:
@@ -343,11 +306,13 @@ def read_progress() -> dict[str, list[Any]]:
 
 
 def record(verdict: Verdict) -> None:
-    """Keep a verdict. What was right once stays right; where no file can be written, none is."""
-    with suppress(OSError, ValueError):  # a verdict is worth more than its record
+    """Write a verdict into the file. An exercise that was right once stays right."""
+    with suppress(OSError, ValueError):  # without a file that can be written there is no record
         rows = read_progress()
         row = rows.setdefault(verdict.exercise, ["no", 0])
-        row[:] = "yes" if verdict else row[0], row[1] + 1
+        if verdict:
+            row[0] = "yes"
+        row[1] += 1
         lines = [f"{name},{right},{checks}" for name, (right, checks) in rows.items()]
         write_text(progress_file(), "\n".join([",".join(COLUMNS), *lines, ""]))
 
@@ -414,7 +379,7 @@ def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
     cwd = Path.cwd()
     folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
     path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
-    if path is None or CLASS["begun"]:
+    if path is None or CLASS.begun:
         return {}
     sections = re.split(r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     answers = {}

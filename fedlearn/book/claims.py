@@ -23,9 +23,8 @@ from ..files import to_json
 from ..history import MEASURES, History
 from ..recipes import SCALES, results_folder
 from ..results import FEW, paired, spread
-from . import datatable
 from .grids import chapter_file
-from .show import Shown, inline, missing, table
+from .show import Shown, inline, missing, sortable, table
 
 if TYPE_CHECKING:
     import pandas
@@ -49,7 +48,7 @@ PAPERS = {
     "fed_repopt": "FedRepOpt",
 }
 HEADS = ("paper", "where", "printed", "recomputed", "verdict", "why")
-RANKS = {"inconsistent": 0, "rounding": 1, "not derivable": 2, "matches": 3}
+VERDICTS = ["inconsistent", "rounding", "not derivable", "matches"]
 
 # ---- the table that opens a chapter --------------------------------------------------------------
 
@@ -331,10 +330,10 @@ def formula(result: claims.Result) -> str:
     return f"<details><summary>{code}</summary><code>data = {figures}</code></details>"
 
 
-def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[datatable.Cell]:
-    """A claim as a table's cells; its other readings unfold in the last one."""
-    c, computed = result.claim, html.escape(claims.show(result.computed))
-    reason = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
+def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[str]:
+    """The cells of a claim as HTML. The last one folds the other readings of the claim."""
+    claim = result.claim
+    reason = f'<span id="{claim["id"]}">{inline(claim["why"])}</span>{formula(result)}'
     if readings:
         reason += f"<details><summary>{len(readings)} other readings</summary>"
         for r in readings:
@@ -342,25 +341,28 @@ def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[dat
             reason += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
             reason += f"{inline(r.claim['why'])}{formula(r)}</p>"
         reason += "</details>"
-    cells = (PAPERS[c["paper"]], inline(c["where"]), as_printed(result), computed)
-    return [*cells, (result.verdict, RANKS[result.verdict]), reason]
+    return [
+        PAPERS[claim["paper"]],
+        inline(claim["where"]),
+        as_printed(result),
+        html.escape(claims.show(result.computed)),
+        result.verdict,
+        reason,
+    ]
 
 
 def ledger(number: str, caption: str) -> Shown:
-    """All claims as one table, each with its other readings, those that do not hold first."""
+    """All claims as one table, each with its other readings. Inconsistent claims come first."""
+    import pandas
+
     audited = claims.audit()
     readings: dict[str, list[claims.Result]] = {}
     for r in audited:
         if "reading_of" in r.claim:
             readings.setdefault(r.claim["reading_of"], []).append(r)
-    rows = [
-        ledger_row(r, readings.get(r.claim["id"], []))
-        for r in audited
-        if "reading_of" not in r.claim
-    ]
-    rows.sort(key=lambda cells: cells[4][1])
-    units = {"recomputed": ""}
-    return Shown(
-        datatable.table(number, caption, "claims", HEADS, rows, units, "fl-ledger"),
-        f"Table {number}. {caption}\n{claims.report(audited)}",
-    )
+    first = [r for r in audited if "reading_of" not in r.claim]
+    first.sort(key=lambda r: VERDICTS.index(r.verdict))
+    rows = [ledger_row(r, readings.get(r.claim["id"], [])) for r in first]
+    frame = pandas.DataFrame(rows, columns=HEADS)
+    text = f"Table {number}. {caption}\n{claims.report(audited)}"
+    return sortable(number, frame, caption, "fl-ledger", text)

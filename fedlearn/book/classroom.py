@@ -1,11 +1,12 @@
-"""The class edition: a course for students, made of the book without its solutions, and of each
-chapter with exercises a notebook that is marked: by nbgrader, by otter-grader, or by ``marks``."""
+"""The class edition: a course for students, which is the book without its solutions.
+
+Each chapter with exercises also has an assignment, a notebook that nbgrader or otter-grader marks.
+"""
 
 import ast
 import csv
 import inspect
 import io
-import json
 import os
 import re
 import shutil
@@ -28,25 +29,33 @@ ROOT = Path(__file__).parents[2]  # of a checkout, if the package is installed f
 IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
 # a link of Markdown (a bracket behind a word is code) or of HTML
 LINK = re.compile(r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>')
-# a cell of a copy that is marked may take a minute of the processor
-BEGIN = "import fedlearn as fl\n\nfl.book.course(seconds=60)"
-# with numbers of their own: the id is the student's to write, unless the roster has written it
+BEGIN = "import fedlearn as fl\n\nfl.book.course()"
 STUDENT = 'student = ""  # your id, as your lecturer has it'
-SEEDED = BEGIN.replace(")", ", student=student)")
+SEEDED = "import fedlearn as fl\n\nfl.book.course(student)"
 COLUMNS = ("id", "student", "student_id")  # of a roster: one of them
 ABOUT = "Write each answer into its cell, and run all of them: a check says what is not yet right."
 NBGRADER = """c = get_config()
 c.ClearSolutions.code_stub = {"python": ""}  # what students begin from stays above the answer
 c.ClearSolutions.text_stub = ""
 c.OverwriteCells.add_missing_cells = True  # a check that a student removed is put back
-c.Execute.timeout = 600  # seconds for a cell that sleeps; one that works is stopped after 60
+c.Execute.timeout = 60  # seconds for a cell, which is then interrupted
+c.Execute.interrupt_on_timeout = True
 """
-# what of the book's folder, its configuration and its extensions a course does not need
-LEFT_OUT = {"solutions", "teach", "_pdf.py", "_slides.py", "ruff.toml", "fl_fresh.py"}
-LEFT_OUT |= {"fl_launch.py", "__pycache__", "_build", "progress.csv"}
-# the folder of the notebooks that are marked, and the lines around a reference answer
+# files and folders of the book that a course does not need
+LEFT_OUT = {
+    "solutions",
+    "teach",
+    "_pdf.py",
+    "_slides.py",
+    "ruff.toml",
+    "fl_fresh.py",
+    "fl_launch.py",
+    "__pycache__",
+    "_build",
+    "progress.csv",
+}
+# the folder of the assignments, and the lines around a reference answer
 KINDS = {
-    "plain": ("exercises", "", ""),
     "nbgrader": ("source", "### BEGIN SOLUTION", "### END SOLUTION"),
     "otter": ("otter", "# BEGIN SOLUTION NO PROMPT", "# END SOLUTION"),
 }
@@ -178,7 +187,7 @@ def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None
 
     if exercise.check:
         stub = [source(exercise.answer)] if exercise.answer else []
-        text = "\n".join([*stub, begin, reference(exercise, answer), end] if begin else stub)
+        text = "\n".join([*stub, begin, reference(exercise, answer), end])
         cell = new_cell("code", text, name, solution=True, locked=False)
         check = asserted(source(exercise.check))
         test = new_cell("code", check, f"{name}-check", points, grade=True)
@@ -187,7 +196,7 @@ def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None
         notes = new_cell("markdown", rubric(exercise, answer))
         cells = [*block("PROMPT", by_hand(exercise)), *block("SOLUTION", notes)]
     else:
-        region = ["", "", begin, rubric(exercise, answer), end] if begin else []
+        region = ["", "", begin, rubric(exercise, answer), end]
         cells = [by_hand(exercise, "\n".join(region))]
     head = f"QUESTION\nname: {name}\npoints: {points}\nmanual: {str(not exercise.check).lower()}"
     return block(head, new_cell("markdown", prompt), *cells)
@@ -206,8 +215,8 @@ def copy_of(
     answers: dict[str, Solution],
     seeded: bool = False,
 ) -> Any:
-    """A chapter's set-up and its exercises, to be filled in and marked; ``None`` if it has none.
-    For nbgrader and otter it is the source that they read, with the reference answers given."""
+    """The assignment of a chapter, with its set-up and the reference answers; ``None`` for a
+    chapter without exercises."""
     asked = exercises(notebook["cells"])
     if not asked:
         return None
@@ -276,29 +285,21 @@ def roster(path: str | Path) -> list[str]:
     return [*ids.values()]
 
 
-def of_student(copy: dict[str, Any], student: str) -> dict[str, Any]:
-    """A copy with the student's id in it."""
-    text = STUDENT.replace('""', json.dumps(student, ensure_ascii=False))
-    cells = [c | {"source": text} if source(c) == STUDENT else c for c in copy["cells"]]
-    return {**copy, "cells": cells}
-
-
 def numbers(students: list[str], names: list[str]) -> str:
     """For the lecturer: the numbers of each student and the right answers, as CSV."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["student", "exercise", "given", "answer"])
-    before = CLASS["student"]
-    try:
-        for CLASS["student"] in students:
-            for name in names:
-                if test := varied(name):
-                    given = test.given()
-                    right = inspect.getclosurevars(test.build(**given)).nonlocals["expected"]
-                    values = ", ".join(f"{k} {v}" for k, v in given.items())
-                    rows.writerow([CLASS["student"], name, values, right])
-    finally:
-        CLASS["student"] = before
+    before = CLASS.student
+    for student in students:
+        CLASS.student = student
+        for name in names:
+            if test := varied(name):
+                parameters = test.given()
+                right = inspect.getclosurevars(test.build(**parameters)).nonlocals["expected"]
+                values = ", ".join(f"{k} {v}" for k, v in parameters.items())
+                rows.writerow([student, name, values, right])
+    CLASS.student = before
     return text.getvalue()
 
 
@@ -366,17 +367,30 @@ def make(
     folder: str | Path,
     out: str | Path,
     force: bool = False,
-    kind: str = "plain",
+    kind: str = "nbgrader",
     instructor: bool = False,
     seed_from: str | Path = "",
 ) -> list[Path]:
-    """Write a course under ``out``: the pages of ``folder`` for students, which build by
-    themselves, and for each chapter with exercises a copy that is marked; returns all paths.
+    """Write a course into a folder and return the paths of its files.
 
-    Nothing is written over: ``out`` may not lie in ``folder`` or around it, and files that are
-    there already are refused unless ``force``. Reference answers are written only for the
-    ``instructor``, into the folder of that name and into the copies. With ``seed_from``, a roster,
-    the numbers of exercises differ by student: of a plain course each has a folder of copies.
+    Parameters
+    ----------
+    folder : path
+        The book. Its pages become the students' pages, which build by themselves.
+    out : path
+        The course, outside of ``folder``.
+    force : bool
+        Write over existing files. Without it they are refused.
+    kind : str
+        The program that marks the assignments: "nbgrader" or "otter".
+    instructor : bool
+        Also write the reference answers, into a folder of that name and into the assignments.
+    seed_from : path
+        A roster. With it the numbers of exercises differ by student.
+
+    Examples
+    --------
+    >>> make("book", "class", kind="otter")  # doctest: +SKIP
     """
     folder, out = Path(folder), Path(out)
     copies, *_ = pick(kind, KINDS, "kind of course")
@@ -400,10 +414,7 @@ def make(
             raise ValueError(f"{path}: {error}") from None
         if copied:
             name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
-            for student in students if kind == "plain" else []:
-                texts[Path(copies, student, name)] = as_text(of_student(copied, student))
-            if kind != "plain" or not students:
-                texts[Path(copies, name)] = as_text(copied)
+            texts[Path(copies, name)] = as_text(copied)
     for page in (name for name in files if name.suffix == ".md"):
         texts[page] = linked(files[page].read_text(encoding="utf-8"), page, {*files})
     guides = folder / "teach"

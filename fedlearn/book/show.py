@@ -219,6 +219,44 @@ def table(
     )
 
 
+def sortable(
+    number: str, frame: "pandas.DataFrame", caption: str, style: str = "", text: str = ""
+) -> Shown:
+    """A table that the reader sorts and searches, by itables and without a network.
+
+    The cells of ``frame`` are HTML. ``style`` is a class of the style sheet, and ``text`` is shown
+    in terminals.
+    """
+    with extra("book"):
+        import itables
+        from itables.javascript import generate_init_offline_itables_html
+
+    anchor, above = figcaption("Table", number, caption)
+    bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
+    script = bundle.partition("<div")[0]
+    module = re.findall(r"window\.(\w+) = ", script)[0]
+    body = frame.to_html(index=False, escape=False, border=0, classes="fl-table")
+    options = {
+        "paging": False,
+        "autoWidth": False,
+        "order": [],
+        "layout": {
+            "topStart": "search",
+            "topEnd": "info",
+            "bottomStart": None,
+            "bottomEnd": None,
+        },
+    }
+    return Shown(
+        f'<figure class="fl fl-sortable {style}" id="{anchor}">{above}'
+        f'<div class="fl-scroll" role="region" tabindex="0" aria-label="Table {number}">'
+        f'{body}</div></figure>{script}<script type="module">'
+        f"const {{ ITable }} = await window.{module};"
+        f'new ITable(document.querySelector("#{anchor} table"), {to_json(options)});</script>',
+        text or f"Table {number}. {caption}\n{frame}",
+    )
+
+
 def runs(
     number: str,
     histories: Mapping[str, Any],

@@ -128,7 +128,6 @@ REFUSED = """
     reproduce fed_kgf_figure3 --scale small --train 9 ~ hold a tenth out
     classroom nowhere there ~ nowhere
     classroom nowhere there --for moodle ~ moodle
-    classroom nowhere nobody --marks marks.csv ~ nobody
 """
 LINES = [line.strip().split("~ ") for line in REFUSED.strip().splitlines()]
 
