@@ -213,6 +213,7 @@ def check(exercise: str, answer: Any) -> Verdict:
         return Verdict(
             exercise, f"{answer.__name__} is the package's: write a function of your own"
         )
+    reason: str | None
     if isinstance(test, Varied) and anonymous():
         reason = f"the numbers are your own: {NO_ID}"
     else:

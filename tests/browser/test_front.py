@@ -7,7 +7,7 @@ import pytest
 from conftest import HTML
 
 import fedlearn as fl
-from fedlearn.book import front
+from fedlearn.book import index
 from fedlearn.book.grids import chapter_file
 
 MINUTES = chapter_file("index")["minutes"]
@@ -44,7 +44,7 @@ def test_bytes_become_minutes_as_the_package_says(page):
     names = [its["name"] for its in MINUTES["comparisons"]]
     assert chart.locator("select option").all_inner_texts() == names
     its = MINUTES["comparisons"][names.index(MINUTES["start"]["comparison"])]
-    runs = front.runs_of(its)["FedAvg"]
+    runs = index.runs_of(its)["FedAvg"]
     reached = np.argmax(np.mean([h.accuracy for h in runs], 0).round(4) >= MINUTES["target"])
     picture = chart.locator("svg.marks")
     for name, link in fl.link.PRESETS.items():

@@ -13,7 +13,7 @@ import torch
 from test_link import history as history_of
 
 import fedlearn as fl
-from fedlearn.book import boxes, choosing, claims, fedavg, front
+from fedlearn.book import choosing, claims, fedavg, index, seeing
 from fedlearn.book.grids import chapter_file
 
 
@@ -67,7 +67,7 @@ def test_pages_compute_with_the_formula_of_the_package(slower):
     for t in range(5):
         row = {"of_up": sums["up"][t], "of_down": sums["down"][t], "of_sec": sums["computing"][t]}
         row["of_round"] = t + 1
-        assert computed(front.SECONDS, **row, **sliders) == pytest.approx(times[t], rel=1e-6)
+        assert computed(index.SECONDS, **row, **sliders) == pytest.approx(times[t], rel=1e-6)
     row = {"of_up": sums["up"][0], "of_down": sums["down"][0], "of_sec": sums["computing"][0]}
     cost = computed(choosing.SECONDS.format(row="its"), **row, **sliders)
     assert cost == pytest.approx(times[0], rel=1e-6)
@@ -151,7 +151,7 @@ def test_a_steered_box_is_that_of_the_package():
     torch.testing.assert_close(
         box, torch.tensor([[its[f"of_{n}"] for n in ("x1", "y1", "x2", "y2")]])
     )
-    true = fl.tasks.detection("digits", 2, train=2).test[1][boxes.STEERED, :1, :4]
+    true = fl.tasks.detection("digits", 2, train=2).test[1][seeing.STEERED, :1, :4]
     assert its["of_both"] / its["of_union"] == pytest.approx(float(box_iou(box, true)), abs=1e-6)
 
 
