@@ -100,12 +100,23 @@ def empty(answer: Any) -> bool:
         return any(map(empty, answer))
     if isinstance(answer, FunctionType):
         code = list(dis.get_instructions(answer))
-        idle = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "COPY_FREE_VARS"}
+        idle = {
+            "RESUME",
+            "NOP",
+            "LOAD_CONST",
+            "RETURN_CONST",
+            "RETURN_VALUE",
+            "COPY_FREE_VARS",
+        }
         constants = [i.argval for i in code if "CONST" in i.opname]
-        return {i.opname for i in code} <= idle and all(c is None or c is ... for c in constants)
+        return {i.opname for i in code} <= idle and all(
+            c is None or c is ... for c in constants
+        )
     kind = answer if isinstance(answer, type) else type(answer)
     if kind.__module__ == "__main__" or isinstance(answer, type):
-        return any(isinstance(m, FunctionType) and empty(m) for m in vars(kind).values())
+        return any(
+            isinstance(m, FunctionType) and empty(m) for m in vars(kind).values()
+        )
     return False
 
 
@@ -151,7 +162,9 @@ def reason_of(test: Callable[[Any], Any], answer: Any) -> str | None:
     import torch
 
     try:
-        with torch.random.fork_rng(devices=[]):  # the notebook's own draws stay as they are
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the notebook's own draws stay as they are
             outcome = test(answer)
             if outcome is None or isinstance(outcome, str):
                 return outcome
@@ -162,7 +175,9 @@ def reason_of(test: Callable[[Any], Any], answer: Any) -> str | None:
 
 def reason_of_error(error: BaseException, answer: Any) -> str:
     """The reason for an error, which the answer's code raised or a test of what it returns."""
-    if isinstance(error.__cause__, StopIteration):  # raised by the answer in a test that yields
+    if isinstance(
+        error.__cause__, StopIteration
+    ):  # raised by the answer in a test that yields
         error = error.__cause__
     kind = traceback.format_exception_only(error)[-1].strip()
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -209,9 +224,13 @@ def check(exercise: str, answer: Any) -> Verdict:
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if empty(answer):
         return Verdict(exercise, "there is no answer yet", answered=False)
-    if isinstance(answer, FunctionType) and answer.__module__.split(".")[0] == "fedlearn":
+    if (
+        isinstance(answer, FunctionType)
+        and answer.__module__.split(".")[0] == "fedlearn"
+    ):
         return Verdict(
-            exercise, f"{answer.__name__} is the package's: write a function of your own"
+            exercise,
+            f"{answer.__name__} is the package's: write a function of your own",
         )
     reason: str | None
     if isinstance(test, Varied) and anonymous():
@@ -249,7 +268,9 @@ class Varied:
     student, from numbers of their own."""
 
     build: Callable[..., Callable[[Any], str | None]]
-    numbers: dict[str, tuple[Any, Sequence[Any]]]  # that of the book, and those to draw from
+    numbers: dict[
+        str, tuple[Any, Sequence[Any]]
+    ]  # that of the book, and those to draw from
 
     def given(self) -> dict[str, Any]:
         if not seed():
@@ -308,7 +329,9 @@ def read_progress() -> dict[str, list[Any]]:
 
 def record(verdict: Verdict) -> None:
     """Write a verdict into the file. An exercise that was right once stays right."""
-    with suppress(OSError, ValueError):  # without a file that can be written there is no record
+    with suppress(
+        OSError, ValueError
+    ):  # without a file that can be written there is no record
         rows = read_progress()
         row = rows.setdefault(verdict.exercise, ["no", 0])
         if verdict:
@@ -342,7 +365,9 @@ def progress() -> Any:
     """
     import pandas as pd
 
-    rows = pd.DataFrame.from_dict(read_progress(), orient="index", columns=["right", "checks"])
+    rows = pd.DataFrame.from_dict(
+        read_progress(), orient="index", columns=["right", "checks"]
+    )
     return rows.assign(right=rows["right"] == "yes").rename_axis("exercise")
 
 
@@ -363,8 +388,14 @@ class Solution:
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
         text = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
-        look = HtmlFormatter(classprefix="fl-", nowrap=True)  # colours: book.css, light and dark
-        code = f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>" if self.code else ""
+        look = HtmlFormatter(
+            classprefix="fl-", nowrap=True
+        )  # colours: book.css, light and dark
+        code = (
+            f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>"
+            if self.code
+            else ""
+        )
         return f'<details class="fl fl-solution"><summary>Solution</summary>{text}{code}</details>'
 
     def __repr__(self) -> str:
@@ -378,11 +409,19 @@ def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
     text in triple quotes, if any, and code that leaves the answer in ``answer``.
     """
     cwd = Path.cwd()
-    folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
-    path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
+    folders = (
+        [Path(book)]
+        if book
+        else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
+    )
+    path = next(
+        (p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None
+    )
     if path is None or CLASS.begun:
         return {}
-    sections = re.split(r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = re.split(
+        r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     answers = {}
     for name, body in zip(sections[1::2], sections[2::2], strict=True):
         text = re.match(r'\s*"""(.*?)"""', body, flags=re.DOTALL)
@@ -453,7 +492,11 @@ def number(
 
 
 def compared(
-    answer: Any, right: Any, wrong: Mapping[str, Any], otherwise: str, atol: float = 1e-6
+    answer: Any,
+    right: Any,
+    wrong: Mapping[str, Any],
+    otherwise: str,
+    atol: float = 1e-6,
 ) -> str | None:
     """``None`` if a tensor or number is the right one; the reason of the first of ``wrong`` that it
     is, if it is one of them; ``otherwise`` if not."""

@@ -40,7 +40,11 @@ FAMILIES: dict[str, tuple[float, float, float, float]] = {
     "top-k, memory: STC": (0.03, 0.03, 0, 0),
     "pooling: RPN": (0.8, 0.8, 0, 0),
 }
-PICTURES, FASTER, SERVER, NIGHT = 500, 4, 1e9, 8  # a client; down against up; bits/s; hours
+# a client; down against up; bits/s; hours
+PICTURES = 500
+FASTER = 4
+SERVER = 1e9
+NIGHT = 8
 # for a client's bytes of one round, `sent` up and `heard` down
 HOURS = (
     f"rounds * 8 * (max(sent / uplink, clients * sent / {SERVER:.0f})"
@@ -51,7 +55,18 @@ HOURS = (
 def fleet() -> dict[str, Any]:
     """The explorer: gigabytes and hours of each family under sliders for model, clients, uplink and
     rounds. The first three that end within a night are named."""
-    from .vega import BLUE, DOTTED, GREY, LASTS, ONE, SPEED, alt, heading, layered, slider
+    from .vega import (
+        BLUE,
+        DOTTED,
+        GREY,
+        LASTS,
+        ONE,
+        SPEED,
+        alt,
+        heading,
+        layered,
+        slider,
+    )
 
     keys = ("up", "down", "pictureUp", "pictureDown")
     values = [
@@ -76,7 +91,9 @@ def fleet() -> dict[str, Any]:
     weighs = "datum.{0} * pow(10, size + 6) / 4 + datum.picture{1} * " + str(PICTURES)
     shared = (
         alt.Chart(alt.InlineData(values=values))
-        .transform_calculate(sent=weighs.format("up", "Up"), heard=weighs.format("down", "Down"))
+        .transform_calculate(
+            sent=weighs.format("up", "Up"), heard=weighs.format("down", "Down")
+        )
         .transform_calculate(
             hours=HOURS.replace("sent", "datum.sent").replace("heard", "datum.heard"),
             bytes="clients * rounds * (datum.sent + datum.heard)",
@@ -97,9 +114,16 @@ def fleet() -> dict[str, Any]:
         labelExpr=f"({json.dumps({f'{k}': v for k, v in at.items()})})[datum.value]",
         labelOverlap=True,
     )
-    side = alt.Scale(domain=[-2, 8.5], nice=False)  # with room for the words on the right
+    side = alt.Scale(
+        domain=[-2, 8.5], nice=False
+    )  # with room for the words on the right
     x = alt.X("x:Q", axis=axis, scale=side)
-    y = alt.Y("family:N", title=None, sort=[*FAMILIES], axis=alt.Axis(labelLimit=150, grid=False))
+    y = alt.Y(
+        "family:N",
+        title=None,
+        sort=[*FAMILIES],
+        axis=alt.Axis(labelLimit=150, grid=False),
+    )
     named = alt.when("datum.named")
     night = alt.XDatum(math.log10(NIGHT), type="quantitative")
     layers = [
@@ -159,7 +183,8 @@ def tuning(method: str) -> tuple[str, list[float]]:
 def experiment(*run: Any) -> Experiment:
     """What states a run, the values of ``RUN``. A short one sees no test images."""
     split, clients, method, value, seed, short = run
-    stated, row = spec(), spec()["methods"][method]
+    stated = spec()
+    row = spec()["methods"][method]
     args = stated["shared"] | (stated["short"] if short else {})
     options = stated["networks"].get(method, {}) | row.get("options", {})
     options |= {tuning(method)[0]: value}
@@ -177,7 +202,9 @@ def played(run: tuple) -> list[tuple]:
     count = [max(1, len(row["clients"])) for row in history.rows]
     columns = (history.bytes_up, history.bytes_down, history.seconds)
     up, down, seconds = (float((column / count).mean()) for column in columns)
-    accuracy = [round(row["accuracy"], 4) for row in history.rows if row["accuracy"] is not None]
+    accuracy = [
+        round(row["accuracy"], 4) for row in history.rows if row["accuracy"] is not None
+    ]
     return [(*run, accuracy, round(up, 1), round(down, 1), round(seconds, 5))]
 
 
@@ -194,21 +221,29 @@ def best(rows: Iterable[Row]) -> dict[Cell, float]:
     for row in rows:
         if row["short"] and row["accuracy"]:
             key: Any = tuple(row[k] for k in CELL)
-            found[key] = max(found.get(key, (-1.0, 0.0)), (late(row["accuracy"]), row["value"]))
+            found[key] = max(
+                found.get(key, (-1.0, 0.0)), (late(row["accuracy"]), row["value"])
+            )
     return {key: value for key, (_, value) in found.items()}
 
 
 def short_runs() -> list[tuple]:
     """The runs that choose the methods' values, of a seed that does not compete."""
     apart = APART + min(spec()["seeds"])
-    return [(*case, value, apart, True) for case in contests() for value in tuning(case[-1])[1]]
+    return [
+        (*case, value, apart, True)
+        for case in contests()
+        for value in tuning(case[-1])[1]
+    ]
 
 
 def whole_runs(rows: list[Row]) -> list[tuple]:
     """The runs with the best values, the first seed of all before the second of any."""
     values = best(rows)
     cases = [case for case in contests() if case in values]
-    return [(*case, values[case], seed, False) for seed in spec()["seeds"] for case in cases]
+    return [
+        (*case, values[case], seed, False) for seed in spec()["seeds"] for case in cases
+    ]
 
 
 # ---- the contest: what is read of it -------------------------------------------------------------
@@ -236,17 +271,28 @@ def entries(short: bool = False) -> "pandas.DataFrame":
 
 # ---- who is ahead --------------------------------------------------------------------------------
 
-TIME, BYTES, ROUNDS = "time on this link", "bytes of one client", "rounds"
-Scores = Mapping[str, Sequence[float]]  # method -> a number a seed, the higher the better
+TIME = "time on this link"
+BYTES = "bytes of one client"
+ROUNDS = "rounds"
+Scores = Mapping[
+    str, Sequence[float]
+]  # method -> a number a seed, the higher the better
 
 
-def affordable(runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1) -> Any:
+def affordable(
+    runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1
+) -> Any:
     """How many looks of each run lie within what 5.5 rounds of FedAvg cost in bytes, or in time on
     a link; all of them if the rounds are equal."""
     cost = runs["up"] + runs["down"] if equal == BYTES else 0 * runs["up"]
     if equal == TIME:
         up, down, latency = link.check(**link.PRESETS[on])
-        cost = latency + slower * runs["least"] + 8 * runs["up"] / up + 8 * runs["down"] / down
+        cost = (
+            latency
+            + slower * runs["least"]
+            + 8 * runs["up"] / up
+            + 8 * runs["down"] / down
+        )
     fedavg = cost.where(runs["method"] == "FedAvg").groupby([runs[k] for k in CONTEST])
     budget = 5.5 * fedavg.transform("mean") * (1 + 1e-9)
     looks = zip(runs["rounds"], cost, budget, strict=True)
@@ -260,7 +306,9 @@ def scores(*equal: Any) -> "pandas.DataFrame":
     curves = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
     whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in curves]
     keys = [whole[k] for k in (*CONTEST, "seed", "method")]
-    return whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]
+    return (
+        whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]
+    )
 
 
 def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -273,7 +321,11 @@ def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
 def unbeaten(scores: Scores) -> set[str]:
     """Those that nobody outranks."""
     every = scores.values()
-    return {m for m, score in scores.items() if not any(outranks(other, score) for other in every)}
+    return {
+        m
+        for m, score in scores.items()
+        if not any(outranks(other, score) for other in every)
+    }
 
 
 # ---- the contest: pictures -----------------------------------------------------------------------
@@ -294,12 +346,15 @@ def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for case, runs in federated.groupby(list(CELL), sort=False):
         split, clients, method = case  # type: ignore[misc]
-        curves, first = np.array(runs["accuracy"].tolist()), runs.iloc[0]
+        curves = np.array(runs["accuracy"].tolist())
+        first = runs.iloc[0]
         row = {"split": split, "clients": int(clients), "method": method}
         row |= {way: round(float(runs[way].mean())) for way in ("up", "down")}
         row |= {"sec": round(float(first["least"]), 5), "last": first["rounds"][-1]}
         row |= {"seeds": len(runs)}
-        row |= {k: getattr(curves, k)(0).round(3).tolist() for k in ("mean", "min", "max")}
+        row |= {
+            k: getattr(curves, k)(0).round(3).tolist() for k in ("mean", "min", "max")
+        }
         rows.append(row)
     return rows
 
@@ -311,10 +366,13 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     from . import vega as v
     from .vega import BLUE, GREY, LASTS, alt, choice, slider
 
-    stated, values = spec(), lines(entries())
+    stated = spec()
+    values = lines(entries())
     places = len(stated["methods"])
     if guess is not None and not 1 <= guess <= places:
-        raise ValueError(f"FedAvg's place is a number from 1 to {places}, not {guess!r}.")
+        raise ValueError(
+            f"FedAvg's place is a number from 1 to {places}, not {guess!r}."
+        )
     costs = {
         f"{r['split']}|{r['clients']}": {k: r[k] for k in ("up", "down", "sec", "last")}
         for r in values
@@ -332,14 +390,18 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     params = [
         slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
         v.tick("reveal", "show FedAvg", guess is not None),
-        choice("split", "split", [*stated["splits"]], [*stated["splits"]][-1], "select"),
+        choice(
+            "split", "split", [*stated["splits"]], [*stated["splits"]][-1], "select"
+        ),
         choice("clients", "clients", stated["clients"]),
         choice("equal", "equal", [TIME, BYTES, ROUNDS], TIME),
         slider("budget", "budget", -0.56, -3, 0.5, 0.02),  # 5.5 of 20 rounds
         choice("link", "link", [*speeds], "3G"),
         slider("slower", "device slower", 1, 0, 50, 1),
     ]
-    expressions = {k: f"({json.dumps(speeds)})[link].{k}" for k in ("up", "down", "latency")}
+    expressions = {
+        k: f"({json.dumps(speeds)})[link].{k}" for k in ("up", "down", "latency")
+    }
     expressions |= {
         "fedavg": f"({json.dumps(costs)})[split + '|' + clients]",
         "limit": f"pow(10, budget) * fedavg.last * {COST.format(row='fedavg')}",
@@ -347,18 +409,33 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         "saysSlower": "format(slower, '.0f') + ' times'",
     }
     params += [{"name": name, "expr": text} for name, text in expressions.items()]
-    fedavg, over = "datum.method == 'FedAvg'", "limit / datum.cost >= datum.last + 1"
+    fedavg = "datum.method == 'FedAvg'"
+    over = "limit / datum.cost >= datum.last + 1"
     bold = {"test": "datum.value == 'FedAvg'", "value": "bold"}
-    y = alt.Y("method:N", title=None, sort={"field": "order", "op": "max", "order": "descending"})
+    y = alt.Y(
+        "method:N",
+        title=None,
+        sort={"field": "order", "op": "max", "order": "descending"},
+    )
     weight = {"condition": bold, "value": "normal"}
-    y = y.axis(labelLimit=180, labelFontSize=11, ticks=False, grid=False, labelFontWeight=weight)
+    y = y.axis(
+        labelLimit=180,
+        labelFontSize=11,
+        ticks=False,
+        grid=False,
+        labelFontWeight=weight,
+    )
 
     def x(field: str) -> alt.X:  # with room for words on the right
-        along = alt.X(f"{field}:Q", title="test accuracy").axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1])
+        along = alt.X(f"{field}:Q", title="test accuracy").axis(
+            values=[0, 0.2, 0.4, 0.6, 0.8, 1]
+        )
         return along.scale(domain=[0, 1.28], nice=False)
 
     colour = alt.when(fedavg).then(alt.value(BLUE)).otherwise(alt.value(GREY))
-    filled = alt.when(over).then(alt.value("transparent")).when(fedavg).then(alt.value(BLUE))
+    filled = (
+        alt.when(over).then(alt.value("transparent")).when(fedavg).then(alt.value(BLUE))
+    )
     filled = filled.otherwise(alt.value(GREY))
     shape = alt.when(fedavg).then(alt.value("diamond")).otherwise(alt.value("circle"))
     small = {"fontSize": 11, "color": GREY}
@@ -374,7 +451,14 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
             color=colour,
             fill=filled,
             shape=shape,
-            tooltip=["method:N", "seeds:N", "accuracy:N", "lowest:N", "highest:N", "done:N"],
+            tooltip=[
+                "method:N",
+                "seeds:N",
+                "accuracy:N",
+                "lowest:N",
+                "highest:N",
+                "done:N",
+            ],
         ),
         alt.Chart()
         .mark_text(align="right", dx=-2, **small)
@@ -396,9 +480,13 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
             order="datum.done > 0 ? datum.accuracy : -1",
             says="datum.done + ' of ' + datum.last",
         )
-        .transform_window(**v.numbered_rows("place", {"field": "order", "order": "descending"}))
+        .transform_window(
+            **v.numbered_rows("place", {"field": "order", "order": "descending"})
+        )
     )
-    return v.layered(17 * places, params, layers, shared, title=v.heading("'within ' + saysBudget"))
+    return v.layered(
+        17 * places, params, layers, shared, title=v.heading("'within ' + saysBudget")
+    )
 
 
 def gaps(equal: str) -> "pandas.DataFrame":
@@ -409,7 +497,9 @@ def gaps(equal: str) -> "pandas.DataFrame":
 
 def verdict(points: Sequence[float]) -> int:
     """1 if leads, one a seed, are ahead by ``results.paired``, -1 if behind, 0 if neither."""
-    lead = results.paired(dict(enumerate(points)), dict.fromkeys(range(len(points)), 0.0))
+    lead = results.paired(
+        dict(enumerate(points)), dict.fromkeys(range(len(points)), 0.0)
+    )
     return lead.sure * (1 if lead.mean > 0 else -1)
 
 
@@ -419,7 +509,10 @@ def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
     import pandas
 
     heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
-    found = {head: gaps(equal).groupby(list(CONTEST)).agg(verdict) for head, equal in heads.items()}
+    found = {
+        head: gaps(equal).groupby(list(CONTEST)).agg(verdict)
+        for head, equal in heads.items()
+    }
     counts = {head: its.agg(_ahead_and_behind) for head, its in found.items()}
     balance = found["equal bytes"].sum()
     balance = balance[sorted(names, key=[*balance.index].index)] if names else balance
@@ -450,7 +543,9 @@ def fitting(answer: Function) -> str | None:
         if got != right and up and got == budget // up:
             return "both directions cost bytes"
         if got != right:
-            return f"{reason} ({got} for {budget:,} bytes at {up:,} up and {down:,} down)"
+            return (
+                f"{reason} ({got} for {budget:,} bytes at {up:,} up and {down:,} down)"
+            )
     try:
         free = answer(100, 0, 0)
     except ZeroDivisionError:
@@ -462,17 +557,38 @@ def fitting(answer: Function) -> str | None:
 
 THREE = [0.9, 0.92, 0.94]
 FIELDS: tuple[tuple[Scores, str], ...] = (
-    ({"a": [0.9, 0.91, 0.92], "b": [0.9, 0.91, 0.92]}, "equal methods share the first place"),
-    ({"a": [0.95, 0.951, 0.952], "b": [0.5, 0.51, 0.52]}, "a method far behind is beaten"),
-    ({"a": [0.5, 0.51, 0.52], "b": [0.95, 0.951, 0.952]}, "the better need not come first"),
-    ({"a": THREE, "b": [0.863, 0.883, 0.903]}, "two standard errors are not enough: three are"),
-    ({"a": THREE, "b": [0.856, 0.876, 0.896]}, "a variance of n runs is divided by n - 1"),
+    (
+        {"a": [0.9, 0.91, 0.92], "b": [0.9, 0.91, 0.92]},
+        "equal methods share the first place",
+    ),
+    (
+        {"a": [0.95, 0.951, 0.952], "b": [0.5, 0.51, 0.52]},
+        "a method far behind is beaten",
+    ),
+    (
+        {"a": [0.5, 0.51, 0.52], "b": [0.95, 0.951, 0.952]},
+        "the better need not come first",
+    ),
+    (
+        {"a": THREE, "b": [0.863, 0.883, 0.903]},
+        "two standard errors are not enough: three are",
+    ),
+    (
+        {"a": THREE, "b": [0.856, 0.876, 0.896]},
+        "a variance of n runs is divided by n - 1",
+    ),
     (
         {"a": THREE, "b": [0.84, 0.86, 0.88]},
         "the standard error of a mean of n runs shrinks with the root of n",
     ),
-    ({"a": THREE, "b": [0.8527, 0.8727, 0.8927]}, "2.9 standard errors are not enough: three are"),
-    ({"a": THREE, "b": [0.8493, 0.8693, 0.8893]}, "3.1 standard errors are enough: three are"),
+    (
+        {"a": THREE, "b": [0.8527, 0.8727, 0.8927]},
+        "2.9 standard errors are not enough: three are",
+    ),
+    (
+        {"a": THREE, "b": [0.8493, 0.8693, 0.8893]},
+        "3.1 standard errors are enough: three are",
+    ),
     (
         {"a": 2 * THREE, "b": [0.856, 0.876, 0.896]},
         "each variance is divided by the number of its own runs",
@@ -482,7 +598,11 @@ FIELDS: tuple[tuple[Scores, str], ...] = (
         "one that ties with the best is unbeaten, whatever it ties with below",
     ),
     (
-        {"wild": [0.6, 0.95, 0.97], "calm": [0.75, 0.751, 0.752], "best": [0.8, 0.801, 0.802]},
+        {
+            "wild": [0.6, 0.95, 0.97],
+            "calm": [0.75, 0.751, 0.752],
+            "best": [0.8, 0.801, 0.802],
+        },
         "the spread of both counts: nobody outranks a wild method, and it outranks nobody",
     ),
 )
@@ -509,15 +629,22 @@ def first(answer: Function) -> str | None:
 )
 def even(fedavg_bytes: int, qsgd_bytes: int, fedavg_ms: int, qsgd_ms: int) -> Any:
     """Bits a second up to which sending less pays for computing longer."""
-    saved, longer = fedavg_bytes - qsgd_bytes, (qsgd_ms - fedavg_ms) / 1000
+    saved = fedavg_bytes - qsgd_bytes
+    longer = (qsgd_ms - fedavg_ms) / 1000
     return number(
         8 * saved / longer,
         {
             saved / longer: "links are measured in bits, and a byte has eight",
-            8000 * saved / qsgd_ms: "FedAvg computes, too: what counts is by how much longer QSGD"
+            8000
+            * saved
+            / qsgd_ms: "FedAvg computes, too: what counts is by how much longer QSGD"
             " does",
-            8 * fedavg_bytes / longer: "what counts is what QSGD saves, not all that FedAvg sends",
-            8 * qsgd_bytes / longer: "what counts is what QSGD saves, not what it sends",
+            8
+            * fedavg_bytes
+            / longer: "what counts is what QSGD saves, not all that FedAvg sends",
+            8
+            * qsgd_bytes
+            / longer: "what counts is what QSGD saves, not what it sends",
             8 * saved / longer / 1e6: "the question is for bits a second",
         },
         tolerance=0.02,
@@ -527,7 +654,9 @@ def even(fedavg_bytes: int, qsgd_bytes: int, fedavg_ms: int, qsgd_ms: int) -> An
 @varied(per_cent=(97.5, [k / 10 for k in range(700, 970)]))
 def images(per_cent: float) -> Any:
     p = per_cent / 100
-    one = p * (1 - p) / 0.01**2  # images for which one point is a standard error of one accuracy
+    one = (
+        p * (1 - p) / 0.01**2
+    )  # images for which one point is a standard error of one accuracy
     fewer = {
         2 * one: "one point is to be two standard errors, not one",
         4 * one: "both accuracies have an error: their variances add up",
@@ -580,6 +709,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from fedlearn.book import choosing  # processes look functions up where they are imported from
+    from fedlearn.book import (
+        choosing,
+    )  # processes look functions up where they are imported from
 
     choosing.main()

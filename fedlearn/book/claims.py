@@ -79,14 +79,18 @@ def measured(row: dict[str, Any], runs: "pandas.DataFrame") -> list[float]:
     chosen = runs["label"].str.lower() == str(row["line"]).lower()
     for name, starts in row.get("where", {}).items():
         chosen &= runs[name].str.startswith(tuple(starts))
-    return runs.loc[chosen, row["measure"]].tolist() if chosen.any() else []  # no such column
+    return (
+        runs.loc[chosen, row["measure"]].tolist() if chosen.any() else []
+    )  # no such column
 
 
 def stored(name: str) -> "pandas.DataFrame":
     """The runs of a name, a row each; ``up`` are bytes of one client in a round."""
     runs, rounds = results.tables(results.load(name))
     if len(runs):
-        runs["up"] = (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
+        runs["up"] = (
+            (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
+        )
     return runs
 
 
@@ -122,7 +126,9 @@ def dagger(chosen: Iterable[str]) -> str:
     return f" {TESTED}" * ("test" in list(chosen))
 
 
-def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas.DataFrame":
+def ends(
+    name: str, form: str = ".3f", times: float = 1, **only: Any
+) -> "pandas.DataFrame":
     """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a row a label
     and a column a split; of those runs alone that have what ``only`` says, such as
     ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen on test images."""
@@ -155,9 +161,13 @@ def difference(values: Iterable[float], paper: float | None, digits: int = 4) ->
 def opening(number: str, name: str) -> Shown:
     """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
     spec = chapter_file(name)["opening"]
-    compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
+    compared = spec.get(
+        "compares", list(spec["here"])
+    )  # columns that the paper's number is for
     runs = {scale: stored(entry["results"]) for scale, entry in spec["here"].items()}
-    seeds: dict[str, set[int]] = {scale: set() for scale in runs}  # how many the rows have
+    seeds: dict[str, set[int]] = {
+        scale: set() for scale in runs
+    }  # how many the rows have
     rows = []
     for row in spec["rows"]:
         paper = printed(*row["paper"])
@@ -201,10 +211,13 @@ def leads(
     if runs.empty:
         return {}
     keys = ["dataset", "partition", "seed"]
-    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[measure]
+    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[
+        measure
+    ]
     ends = ends[~ends.index.duplicated(keep="last")]
     first, second = (
-        100 * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
+        100
+        * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
         for label in (one, other)
     )
     lead = (first - second).dropna().sort_index()
@@ -219,13 +232,17 @@ def verdict(lead: Sequence[float], wanted: str) -> str:
     ('holds', 'in 2 of 2 seeds')
     """
     point = POINT + 1e-9  # 20 of 2,000 images are a point, whatever floats make of it
-    least, most = {"ahead": (0, np.inf), "level": (-point, point), "no lower": (-point, np.inf)}[
-        wanted
-    ]
+    least, most = {
+        "ahead": (0, np.inf),
+        "level": (-point, point),
+        "no lower": (-point, np.inf),
+    }[wanted]
     if len(lead) < FEW:
         within = sum(least < points <= most for points in lead)
         return f"in {within} of {len(lead)} seeds"
-    _, low, high, *_ = gap = paired(dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0))
+    _, low, high, *_ = gap = paired(
+        dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0)
+    )
     if least < low and high <= most:
         return "holds"
     fails = high < 0 or (wanted == "level" and gap.sure)
@@ -242,7 +259,9 @@ def holds(number: str, name: str) -> Shown:
     """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
     spec = chapter_file(name)["holds"]
     cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
-    columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
+    columns: dict[
+        str, str
+    ] = {}  # its first cell, if it has no runs: the command for them
     for scale, entry in spec.get("runs", _scales(name)).items():
         runs, _ = results.tables(results.load(entry["results"]))
         if runs.empty:
@@ -251,7 +270,9 @@ def holds(number: str, name: str) -> Shown:
         for statement in spec["statements"]:
             pair = statement["one"], statement["other"]
             last, of_both = (leads(runs, *pair, measure=m) for m in MEASURES)
-            those = runs[runs["label"].str.lower().isin([label.lower() for label in pair])]
+            those = runs[
+                runs["label"].str.lower().isin([label.lower() for label in pair])
+            ]
             chosen = those.groupby(["dataset", "partition"])["chosen on"].agg(list)
             for (data, split), lead in of_both.items():
                 asked = data == statement.get("data", data)
@@ -260,17 +281,25 @@ def holds(number: str, name: str) -> Shown:
                     columns[column] = ""
                     row = cells.setdefault((statement["says"], split), {})
                     told, late = (
-                        verdict(x, statement["wanted"]) for x in (lead, last[data, split])
+                        verdict(x, statement["wanted"])
+                        for x in (lead, last[data, split])
                     )
-                    signs = f" {OTHERWISE}" * (told != late) + dagger(chosen[data, split])
+                    signs = f" {OTHERWISE}" * (told != late) + dagger(
+                        chosen[data, split]
+                    )
                     row[column] = told, _points(lead) + signs
     rows = [
         {"the paper says": says, "split": split}
-        | {c: " ".join(row.get(c, ())) or ("" if k else first) for c, first in columns.items()}
+        | {
+            c: " ".join(row.get(c, ())) or ("" if k else first)
+            for c, first in columns.items()
+        }
         for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
     ]
     counts = Counter(outcome for row in cells.values() for outcome, _ in row.values())
-    tally = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told"))
+    tally = ", ".join(
+        f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told")
+    )
     caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
         over the last quarter of the rounds, because curves jump) the first that is named is in
         front of the second, mean ± standard deviation over the seeds. With {FEW} seeds and more a
@@ -280,7 +309,10 @@ def holds(number: str, name: str) -> Shown:
         With fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test says
         something else. {TESTED}: rates were chosen on test images."""
     return table(
-        number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
+        number,
+        rows,
+        " ".join(caption.split()),
+        dict.fromkeys(columns, "points of accuracy"),
     )
 
 
@@ -304,7 +336,9 @@ def ledger_counts(number: str, caption: str) -> Shown:
         of_paper = [r for r in audited if r.claim["paper"] == paper]
         each = claims.counts(of_paper)
         readings = sum("reading_of" in r.claim for r in of_paper)
-        rows.append({"paper": name, "claims": sum(each.values()), **each, "readings": readings})
+        rows.append(
+            {"paper": name, "claims": sum(each.values()), **each, "readings": readings}
+        )
     total = {k: sum(row[k] for row in rows) for k in rows[0] if k != "paper"}
     rows.append({"paper": "*all*", **total})
     units = {"readings": "not counted as claims"}
@@ -314,7 +348,11 @@ def ledger_counts(number: str, caption: str) -> Shown:
 def as_printed(result: claims.Result) -> str:
     """What the paper prints, and how it is read."""
     c = result.claim
-    read = f'<span class="fl-read">read: {inline(str(c["read"]))}</span>' if c.get("read") else ""
+    read = (
+        f'<span class="fl-read">read: {inline(str(c["read"]))}</span>'
+        if c.get("read")
+        else ""
+    )
     return inline(str(c["printed"])) + read
 
 

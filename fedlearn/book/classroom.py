@@ -28,7 +28,9 @@ from .exercises import SOLUTION, Cell, Exercise, exercises, guide, rubric, sourc
 ROOT = Path(__file__).parents[2]  # of a checkout, if the package is installed from one
 IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
 # a link of Markdown (a bracket behind a word is code) or of HTML
-LINK = re.compile(r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>')
+LINK = re.compile(
+    r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>'
+)
 BEGIN = "import fedlearn as fl\n\nfl.book.course()"
 STUDENT = 'student = ""  # your id, as your lecturer has it'
 SEEDED = "import fedlearn as fl\n\nfl.book.course(student)"
@@ -63,7 +65,10 @@ KINDS = {
 
 def is_check(node: Any) -> bool:
     """Is it a call of ``fl.check``?"""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("fl.check", "fedlearn.check")
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in (
+        "fl.check",
+        "fedlearn.check",
+    )
 
 
 def asserted(source: str) -> str:
@@ -75,7 +80,9 @@ def asserted(source: str) -> str:
     try:
         body = ast.parse(source).body
     except SyntaxError as error:
-        raise ValueError(f"a cell with a check must be plain Python ({error.msg}).") from None
+        raise ValueError(
+            f"a cell with a check must be plain Python ({error.msg})."
+        ) from None
     match body:
         case [ast.Expr(value=call)] if is_check(call):
             name = "verdict"
@@ -96,7 +103,8 @@ def linked(text: str, page: Path, pages: set[Path]) -> str:
     """A page's text; a link to what is not among the pages becomes its words."""
 
     def link(match: re.Match[str]) -> str:
-        label, target = match[1] or match[4], match[2] or match[3]
+        label = match[1] or match[4]
+        target = match[2] or match[3]
         place = target.partition("#")[0]
         path = Path(os.path.normpath(page.parent / place)) if place else page
         return match[0] if re.match(r"[a-z]+:", target) or path in pages else label
@@ -104,7 +112,9 @@ def linked(text: str, page: Path, pages: set[Path]) -> str:
     return LINK.sub(link, text)
 
 
-def new_cell(kind: str, text: str, grade_id: str = "", points: int = 0, **grade: bool) -> Cell:
+def new_cell(
+    kind: str, text: str, grade_id: str = "", points: int = 0, **grade: bool
+) -> Cell:
     """A cell; with ``grade_id`` one that nbgrader knows, by default to be left as it is."""
     cell: Cell = {"cell_type": kind, "metadata": {}, "source": text}
     if kind == "code":
@@ -120,13 +130,16 @@ def by_hand(exercise: Exercise, more: str = "") -> Cell:
     """The cell for what is answered on paper."""
     n = exercise.points
     text = f"**Your answer** ({n} point{'s' * (n > 1)}, marked by hand):\n\n*Write here.*{more}"
-    return new_cell("markdown", text, exercise.name, n, grade=True, solution=True, locked=False)
+    return new_cell(
+        "markdown", text, exercise.name, n, grade=True, solution=True, locked=False
+    )
 
 
 def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, Any]:
     """A chapter (as parsed JSON) for students: a place for the answer where ``fl.solution`` showed
     what has no check, and nothing where it showed the rest."""
-    cells, paper = [], {e.name: e for e in exercises(notebook["cells"]) if e.check is None}
+    cells = []
+    paper = {e.name: e for e in exercises(notebook["cells"]) if e.check is None}
     for cell in notebook["cells"]:
         text = source(cell)
         if cell["cell_type"] == "markdown":
@@ -135,7 +148,9 @@ def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, A
             text = SOLUTION.sub("", text).rstrip("\n")
             if not text:
                 if exercise := paper.get(shown[1].strip("\"' ")):
-                    cells.append(by_hand(exercise) | {k: cell[k] for k in ("id",) if k in cell})
+                    cells.append(
+                        by_hand(exercise) | {k: cell[k] for k in ("id",) if k in cell}
+                    )
                 continue
         if cell["cell_type"] == "code":
             text = IMPORT.sub("import fedlearn as fl\n\nfl.book.course()", text)
@@ -170,19 +185,27 @@ def reference(exercise: Exercise, answer: Solution | None) -> str:
     """The code of a reference answer, under the name that the check takes."""
     if answer is None:
         return "# the reference answer: fedlearn classroom --instructor"
-    taken = next(filter(is_check, ast.walk(ast.parse(source(exercise.check or {}))))).args[1]  # type: ignore
-    return answer.code + ("" if isinstance(taken, ast.Call) else f"\n{ast.unparse(taken)} = answer")
+    taken = next(
+        filter(is_check, ast.walk(ast.parse(source(exercise.check or {}))))
+    ).args[1]  # type: ignore
+    return answer.code + (
+        "" if isinstance(taken, ast.Call) else f"\n{ast.unparse(taken)} = answer"
+    )
 
 
-def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None) -> list[Cell]:
+def question(
+    exercise: Exercise, prompt: str, kind: str, answer: Solution | None
+) -> list[Cell]:
     """The cells of an exercise: what is asked, the place for the answer, and the check."""
     _, begin, end = KINDS[kind]
-    name, points = exercise.name, exercise.points
+    name = exercise.name
+    points = exercise.points
 
     def block(head: str, *cells: Cell) -> list[Cell]:
         if kind != "otter":
             return [*cells]
-        first, last = f"# BEGIN {head}", f"# END {head.split()[0]}"
+        first = f"# BEGIN {head}"
+        last = f"# END {head.split()[0]}"
         return [new_cell("raw", first), *cells, new_cell("raw", last)]
 
     if exercise.check:
@@ -204,7 +227,9 @@ def question(exercise: Exercise, prompt: str, kind: str, answer: Solution | None
 
 def varied(name: str) -> Varied | None:
     """The test of an exercise, if its numbers may be a student's own."""
-    test = module_of(name).EXERCISES.get(name) if name.split("-")[0] in CHAPTERS else None
+    test = (
+        module_of(name).EXERCISES.get(name) if name.split("-")[0] in CHAPTERS else None
+    )
     return test if isinstance(test, Varied) else None
 
 
@@ -227,9 +252,15 @@ def copy_of(
     stubs = "\n".join(source(e.answer) for e in asked if e.answer)
     named = {*re.findall(r"^(?:def |class )?(\w+)", stubs, re.MULTILINE)}
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
-    cells = [new_cell("markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}")]
+    cells = [
+        new_cell(
+            "markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}"
+        )
+    ]
     if kind == "otter":
-        tried = bool(answers) and not seeded  # reference answers belong to the book's numbers
+        tried = (
+            bool(answers) and not seeded
+        )  # reference answers belong to the book's numbers
         run = f"run_tests: {str(tried).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
         cells.insert(0, new_cell("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
     setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
@@ -266,7 +297,9 @@ def roster(path: str | Path) -> list[str]:
     names = [name.strip().lower().replace(" ", "_") for name in head]
     column = next((names.index(name) for name in COLUMNS if name in names), None)
     if column is None:
-        raise ValueError(f"{path} has no column with the ids, named {' or '.join(COLUMNS)}.")
+        raise ValueError(
+            f"{path} has no column with the ids, named {' or '.join(COLUMNS)}."
+        )
     ids: dict[str, str] = {}
     for line, row in enumerate(rows, 2):
         if not "".join(row).strip():
@@ -274,9 +307,12 @@ def roster(path: str | Path) -> list[str]:
         name = unicodedata.normalize("NFC", "".join(row[column : column + 1])).strip()
         if not name:
             raise ValueError(f"{path} has no id in line {line}.")
-        dots, long = "." in (name[0], name[-1]), len(name.encode()) > 200
+        dots = "." in (name[0], name[-1])
+        long = len(name.encode()) > 200
         if dots or long or not name.isprintable() or set(name) & set('/\\:*?"<>|'):
-            raise ValueError(f"{path}: {name!r} in line {line} cannot be the name of a folder.")
+            raise ValueError(
+                f"{path}: {name!r} in line {line} cannot be the name of a folder."
+            )
         if name.casefold() in ids:
             raise ValueError(f"{path} has the id {name} twice, in line {line} again.")
         ids[name.casefold()] = name
@@ -296,7 +332,9 @@ def numbers(students: list[str], names: list[str]) -> str:
         for name in names:
             if test := varied(name):
                 parameters = test.given()
-                right = inspect.getclosurevars(test.build(**parameters)).nonlocals["expected"]
+                right = inspect.getclosurevars(test.build(**parameters)).nonlocals[
+                    "expected"
+                ]
                 values = ", ".join(f"{k} {v}" for k, v in parameters.items())
                 rows.writerow([student, name, values, right])
     CLASS.student = before
@@ -311,8 +349,12 @@ def wheel(folder: Path) -> list[str]:
     with it and with the versions that the book was made with."""
     if not (ROOT / "pyproject.toml").exists():
         return [f"fedlearn=={__version__}"]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    with tempfile.TemporaryDirectory() as place:  # building leaves files beside the package
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    with (
+        tempfile.TemporaryDirectory() as place
+    ):  # building leaves files beside the package
         for name in ("fedlearn", "data"):
             unwanted = shutil.ignore_patterns("__pycache__", "cache")
             shutil.copytree(ROOT / name, Path(place, name), ignore=unwanted)
@@ -330,7 +372,11 @@ def wheel(folder: Path) -> list[str]:
     needs = project["dependencies"] + project["optional-dependencies"]["book"]
     names = [re.match(r"[\w.-]+", need)[0].lower() for need in needs]  # type: ignore
     built = next(folder.glob("*.whl")).name
-    return ["-c constraints.txt", f"./{built}", *(pinned.get(name, name) for name in names)]
+    return [
+        "-c constraints.txt",
+        f"./{built}",
+        *(pinned.get(name, name) for name in names),
+    ]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -354,7 +400,9 @@ def chapters(folder: Path) -> dict[str, Path]:
     named = {p.stem: p for p in paths}
     for path in paths:
         if named[path.stem] != path:
-            raise ValueError(f"Two notebooks have the name {path.name}: give each its own.")
+            raise ValueError(
+                f"Two notebooks have the name {path.name}: give each its own."
+            )
     return named
 
 
@@ -392,20 +440,31 @@ def make(
     --------
     >>> make("book", "class", kind="otter")  # doctest: +SKIP
     """
-    folder, out = Path(folder), Path(out)
+    folder = Path(folder)
+    out = Path(out)
     copies, *_ = pick(kind, KINDS, "kind of course")
     students = roster(seed_from) if seed_from else []
-    one, other = Path(os.path.realpath(folder)), check_writable(out / "a").parent
+    one = Path(os.path.realpath(folder))
+    other = check_writable(out / "a").parent
     if one == other or one in other.parents or other in one.parents:
-        raise ValueError(f"The folders {folder} and {out} overlap; name one outside of the other.")
-    notebooks, texts, asked = chapters(folder), {}, {}
+        raise ValueError(
+            f"The folders {folder} and {out} overlap; name one outside of the other."
+        )
+    notebooks = chapters(folder)
+    texts = {}
+    asked = {}
     files = {p.relative_to(folder): p for p in sorted(folder.rglob("*")) if p.is_file()}
     files = {name: path for name, path in files.items() if kept(name)}
     if students:  # are nobody else's business
-        files = {name: path for name, path in files.items() if not path.samefile(seed_from)}
-    answers = {n: s for c in CHAPTERS if instructor for n, s in solutions(c, folder).items()}
+        files = {
+            name: path for name, path in files.items() if not path.samefile(seed_from)
+        }
+    answers = {
+        n: s for c in CHAPTERS if instructor for n, s in solutions(c, folder).items()
+    }
     for stem, path in notebooks.items():
-        page, notebook = path.relative_to(folder), read(path)
+        page = path.relative_to(folder)
+        notebook = read(path)
         try:
             texts[page] = as_text(strip(notebook, page, {*files}))
             asked[page] = exercises(notebook["cells"])
@@ -421,15 +480,22 @@ def make(
     if kind == "nbgrader":
         texts[Path("nbgrader_config.py")] = NBGRADER
     if (guides / "students.md").exists():
-        text = texts[Path("README.md")] = (guides / "students.md").read_text(encoding="utf-8")
+        text = texts[Path("README.md")] = (guides / "students.md").read_text(
+            encoding="utf-8"
+        )
         if (page := Path("setup.md")) in texts:  # a course has no `make`
-            begin, ways = text[text.index("## ") :] + "\n", r"^## Three ways.*?(?=^## )"
-            texts[page] = re.sub(ways, lambda _: begin, texts[page], count=1, flags=re.M | re.S)
+            begin = text[text.index("## ") :] + "\n"
+            ways = r"^## Three ways.*?(?=^## )"
+            texts[page] = re.sub(
+                ways, lambda _: begin, texts[page], count=1, flags=re.M | re.S
+            )
     for place in (folder.parent, ROOT):
         if (folder / "_toc.yml").exists() and (place / "_config.yml").exists():
             texts.setdefault(Path("_config.yml"), configuration(place / "_config.yml"))
     if instructor:
-        texts |= {Path("instructor", n): t for n, t in guide(folder, asked, answers).items()}
+        texts |= {
+            Path("instructor", n): t for n, t in guide(folder, asked, answers).items()
+        }
         if students:
             names = [e.name for page in asked.values() for e in page]
             texts[Path("instructor", "numbers.csv")] = numbers(students, names)
@@ -437,13 +503,19 @@ def make(
         extras = ["otter-grader>=7,<8"] if kind == "otter" else []
         texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *extras, ""])
         files |= {Path(p.name): p for p in Path(built).iterdir()}
-        targets = {out / name: texts.get(name, files.get(name)) for name in {**files, **texts}}
+        targets = {
+            out / name: texts.get(name, files.get(name)) for name in {**files, **texts}
+        }
         for path in targets:
-            if other not in (leads := check_writable(path)).parents:  # a link, maybe to the source
+            if (
+                other not in (leads := check_writable(path)).parents
+            ):  # a link, maybe to the source
                 raise ValueError(f"{path} leads to {leads}, which is not in {out}.")
         existing = [str(path) for path in targets if path.exists()]
         if existing and not force:
-            raise ValueError(f"{existing[0]} is there already; with --force it is written anew.")
+            raise ValueError(
+                f"{existing[0]} is there already; with --force it is written anew."
+            )
         for path, content in targets.items():
             write_atomically(path, partial(fill, content))
     return [*targets]
@@ -451,7 +523,9 @@ def make(
 
 def as_text(notebook: dict[str, Any]) -> str:
     """A notebook as Jupyter writes it, a line of a cell in a line of the file."""
-    cells = [c | {"source": source(c).splitlines(keepends=True)} for c in notebook["cells"]]
+    cells = [
+        c | {"source": source(c).splitlines(keepends=True)} for c in notebook["cells"]
+    ]
     return to_json({**notebook, "cells": cells}, indent=1, ensure_ascii=False) + "\n"
 
 

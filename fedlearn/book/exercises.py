@@ -42,9 +42,12 @@ def source(cell: Cell) -> str:
 def exercises(cells: Iterable[Cell]) -> list[Exercise]:
     """The exercises of a chapter, in its order; ``ValueError`` for one that lost its check."""
     questions: list[Exercise] = []
-    prompt, answers, checked = "", {}, set()
+    prompt = ""
+    answers = {}
+    checked = set()
     for cell in cells:
-        text, grade = source(cell), cell.get("metadata", {}).get("nbgrader", {})
+        text = source(cell)
+        grade = cell.get("metadata", {}).get("nbgrader", {})
         name = grade.get("grade_id", "").removesuffix("-check")
         shown = SOLUTION.fullmatch(text.strip() + "\n")
         checked.update(CHECK.findall(text))
@@ -98,14 +101,23 @@ def reasons(test: Any) -> Iterator[str]:
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
         texts = [p.value if isinstance(p, ast.Constant) else "..." for p in parts]
         text = "".join(t for t in texts if isinstance(t, str))
-        written = isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in pieces
-        if written and PHRASE.search(text) and text != ast.get_docstring(tree, clean=False):  # type: ignore
+        written = (
+            isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in pieces
+        )
+        if (
+            written
+            and PHRASE.search(text)
+            and text != ast.get_docstring(tree, clean=False)
+        ):  # type: ignore
             yield " ".join(text.split())
     for other in free.globals.values():
         yield from phrases(other)
         if isinstance(other, FunctionType) and other.__module__ == test.__module__:
             yield from reasons(other)
-        elif isinstance(other, FunctionType) and "wrong" in inspect.getclosurevars(other).nonlocals:
+        elif (
+            isinstance(other, FunctionType)
+            and "wrong" in inspect.getclosurevars(other).nonlocals
+        ):
             yield from reasons(other)
 
 
@@ -135,7 +147,10 @@ def guide(
     book: Path, asked: dict[Path, list[Exercise]], answers: dict[str, Solution]
 ) -> dict[str, str]:
     """The files for the lecturer, by their names."""
-    texts = {p.name: p.read_text(encoding="utf-8") for p in sorted((book / "teach").glob("*.md"))}
+    texts = {
+        p.name: p.read_text(encoding="utf-8")
+        for p in sorted((book / "teach").glob("*.md"))
+    }
     texts.pop("students.md", None)
     if "lecturer.md" in texts:
         texts["README.md"] = texts.pop("lecturer.md")
@@ -146,7 +161,9 @@ def guide(
         sections = []
         for page, exercises in asked.items():
             for e in (
-                e for e in exercises if e.name in answers and e.name.split("-")[0] == chapter
+                e
+                for e in exercises
+                if e.name in answers and e.name.split("-")[0] == chapter
             ):
                 sections.append(section(e, page, answers[e.name]))
                 rows.append(

@@ -24,9 +24,16 @@ def watch_maps(number: str) -> "Chart":
     from .show import chart
     from .vega import GREY, ONE, WORDS, alt, choice, layered, slider
 
-    columns = json.loads(data_path("grids", "fed_gkt_noise.json").read_text("utf-8"))["columns"]
-    cells = [{"panel": k, "row": c // 8, "column": c % 8} for k in range(3) for c in range(64)]
-    index, pixel = "indexof(labels, digit)", "8 * datum.row + datum.column"
+    columns = json.loads(data_path("grids", "fed_gkt_noise.json").read_text("utf-8"))[
+        "columns"
+    ]
+    cells = [
+        {"panel": k, "row": c // 8, "column": c % 8}
+        for k in range(3)
+        for c in range(64)
+    ]
+    index = "indexof(labels, digit)"
+    pixel = "8 * datum.row + datum.column"
     # four maps of 4 x 4, two by two
     corner = "32 * floor(datum.row / 4) + 16 * floor(datum.column / 4)"
     place = f"{corner} + 4 * (datum.row % 4) + datum.column % 4"
@@ -36,7 +43,10 @@ def watch_maps(number: str) -> "Chart":
         f"painted[round(2 * noise)][{index}][{pixel}]",
     )
     wide = {"axis": None, "scale": {"domain": [-0.2, 26.2], "nice": False}}
-    high = {"axis": None, "scale": {"domain": [14.4, -1.4], "nice": False, "zero": False}}
+    high = {
+        "axis": None,
+        "scale": {"domain": [14.4, -1.4], "nice": False, "zero": False},
+    }
     shared = alt.Chart(alt.InlineData(values=cells)).transform_calculate(
         shade=f"[{', '.join(shades)}][datum.panel]",
         x="datum.panel * 9 + datum.column + (datum.panel == 1 && datum.column > 3 ? 0.15 : 0)",
@@ -45,7 +55,8 @@ def watch_maps(number: str) -> "Chart":
         y2="datum.y + 1",
     )
     grey = alt.Scale(domain=[0, 100], range=["#ffffff", "#111111"], clamp=True)
-    x, y = alt.X("x:Q", **wide), alt.Y("y:Q", **high)
+    x = alt.X("x:Q", **wide)
+    y = alt.Y("y:Q", **high)
 
     def word(at: float, line: float, text: Any, **more: Any) -> Any:
         place = alt.Chart(alt.InlineData(values=[{"x": at, "y": line}]))
@@ -54,21 +65,34 @@ def watch_maps(number: str) -> "Chart":
     layers = [
         alt.Chart()
         .mark_rect(stroke="#999", strokeWidth=0.3)
-        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), alt.Color("shade:Q", scale=grey, legend=None))
+        .encode(
+            x,
+            alt.X2("x2"),
+            y,
+            alt.Y2("y2"),
+            alt.Color("shade:Q", scale=grey, legend=None),
+        )
     ]
     for k, title in enumerate(("stays at home", "crosses", "painted back")):
         layers.append(word(9 * k, -0.6, title, fontWeight="bold"))
     bars = {"digits read": "accuracy", "picture painted back": "recovered"}
     for k, (name, values) in enumerate(bars.items()):
-        share, line = f"{values}[round(2 * noise)]", 9.4 + 2.7 * k
+        share = f"{values}[round(2 * noise)]"
+        line = 9.4 + 2.7 * k
         bar = alt.Chart(ONE).transform_calculate(
             x="0", x2=f"26 * {share}", full="26", y=str(line + 0.6), y2=str(line + 1.4)
         )
         ends = alt.Y("y:Q", **high), alt.Y2("y2")
         layers += [
-            bar.mark_rect(color="#c9ced6", opacity=0.5).encode(x, alt.X2("full"), *ends),
-            bar.mark_rect(color=("#0072B2", "#D55E00")[k]).encode(x, alt.X2("x2"), *ends),
-            word(0, line, alt.ExprRef(f"'{name}: ' + format({share}, '.0%')"), color=GREY),
+            bar.mark_rect(color="#c9ced6", opacity=0.5).encode(
+                x, alt.X2("full"), *ends
+            ),
+            bar.mark_rect(color=("#0072B2", "#D55E00")[k]).encode(
+                x, alt.X2("x2"), *ends
+            ),
+            word(
+                0, line, alt.ExprRef(f"'{name}: ' + format({share}, '.0%')"), color=GREY
+            ),
         ]
     names = "labels", "pictures", "maps", "grain", "painted", "accuracy", "recovered"
     params = [
@@ -104,7 +128,14 @@ def teaching(number: str) -> "Chart":
     from .vega import BLUE, GREY, WORDS, alt, layered, slider
 
     rows = [
-        {"panel": k, "class": c, "z": z, "start": start, "true": int(c == 3), "student": k}
+        {
+            "panel": k,
+            "class": c,
+            "z": z,
+            "start": start,
+            "true": int(c == 3),
+            "student": k,
+        }
         for k in range(2)
         for c, (z, start) in enumerate(zip(TEACHER, STUDENT, strict=True))
     ]
@@ -112,7 +143,9 @@ def teaching(number: str) -> "Chart":
         slider("T", "temperature T", 1, 0.5, 20, 0.5),
         slider("learned", "the student has learned", 0, 0, 1, 0.05),
     ]
-    title = "datum.panel ? 'student: loss ' + format(T * T * datum.kl, '.2f') : 'teacher'"
+    title = (
+        "datum.panel ? 'student: loss ' + format(T * T * datum.kl, '.2f') : 'teacher'"
+    )
     wide = {"axis": None, "scale": {"domain": [-0.3, 22.0], "nice": False}}
     high = {"scale": {"domain": [-0.14, 1.16], "nice": False}, "title": "soft label"}
     left = alt.X("x:Q", **wide)
@@ -121,11 +154,16 @@ def teaching(number: str) -> "Chart":
         .transform_calculate(own="(1 - learned) * datum.start + learned * datum.z")
         .transform_joinaggregate(top="max(z)", own_top="max(own)", groupby=["panel"])
         .transform_calculate(
-            e="exp((datum.z - datum.top) / T)", own_e="exp((datum.own - datum.own_top) / T)"
+            e="exp((datum.z - datum.top) / T)",
+            own_e="exp((datum.own - datum.own_top) / T)",
         )
         .transform_joinaggregate(all="sum(e)", own_all="sum(own_e)", groupby=["panel"])
-        .transform_calculate(taught="datum.e / datum.all", said="datum.own_e / datum.own_all")
-        .transform_calculate(part="datum.taught * log((datum.taught + 1e-9) / (datum.said + 1e-9))")
+        .transform_calculate(
+            taught="datum.e / datum.all", said="datum.own_e / datum.own_all"
+        )
+        .transform_calculate(
+            part="datum.taught * log((datum.taught + 1e-9) / (datum.said + 1e-9))"
+        )
         .transform_joinaggregate(kl="sum(part)", groupby=["panel"])
         .transform_calculate(
             p="datum.student ? datum.said : datum.taught",
@@ -138,7 +176,11 @@ def teaching(number: str) -> "Chart":
             title=title,
         )
     )
-    blue = alt.when("datum.true == 1").then(alt.value(BLUE)).otherwise(alt.value("#9aa4b2"))
+    blue = (
+        alt.when("datum.true == 1")
+        .then(alt.value(BLUE))
+        .otherwise(alt.value("#9aa4b2"))
+    )
     layers = [
         alt.Chart()
         .mark_rect()
@@ -179,15 +221,26 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
     from ..models import NETWORKS, state_of
     from .show import figure
 
-    images, panels = torch.logspace(0.5, 4.5, 50), []
-    for name, shape, stem in (("digits_resnet", (1, 8, 8), 4), ("resnet56", (3, 32, 32), 3)):
+    images = torch.logspace(0.5, 4.5, 50)
+    panels = []
+    for name, shape, stem in (
+        ("digits_resnet", (1, 8, 8), 4),
+        ("resnet56", (3, 32, 32), 3),
+    ):
         net = NETWORKS[name](shape).eval()
         h = net.extractor[:stem](torch.zeros(1, *shape)).numel()
         lines = traffic(images, h, 10, sum(w.numel() for w in state_of(net).values()))
         lines |= {"the images, once": images * torch.Size(shape).numel()}
         ax = plot.axes(size=(4.6, 3.2))
-        for (label, line), style in zip(lines.items(), plot.styles([*lines]), strict=True):
-            ax.loglog(images, line / 1e6 + 0 * images, label=label, **style | {"markevery": 10})
+        for (label, line), style in zip(
+            lines.items(), plot.styles([*lines]), strict=True
+        ):
+            ax.loglog(
+                images,
+                line / 1e6 + 0 * images,
+                label=label,
+                **style | {"markevery": 10},
+            )
         ax.set(xlabel=f"images of a client, {name}", ylabel="MB a client and round")
         ax.grid(alpha=0.3)
         ax.legend(fontsize=9)
@@ -204,7 +257,9 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
     )
 
 
-def painted(number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch.Tensor) -> "Shown":
+def painted(
+    number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch.Tensor
+) -> "Shown":
     """Six of a client's images [n, 64], two of the maps [n, 16, 4, 4] that it sent, and what a
     server has made of them."""
     import matplotlib.pyplot as plt
@@ -244,7 +299,10 @@ def twenty_rounds() -> list[dict[str, str]]:
         "colour pictures, clients differ": pictures["dirichlet:0.5"],
         "colour pictures, clients alike": pictures["iid"],
     }
-    return [{"": task} | dict(column[["FedAvg", "FedGKT"]]) for task, column in tasks.items()]
+    return [
+        {"": task} | dict(column[["FedAvg", "FedGKT"]])
+        for task, column in tasks.items()
+    ]
 
 
 def who_teaches() -> list[dict[str, str]]:
@@ -274,10 +332,16 @@ def gradient(function: Function) -> Reasons:
     """function(teacher [n, C], student [n, C], T) -> the gradient of T^2 KL(teacher || student),
     mean over n, by the student."""
     for n, T in ((6, 3.0), (4, 1.0), (5, 10.0)):
-        teacher, student = 4 * drawn(n, 5, seed=1), 4 * drawn(n, 5, seed=2)
-        p, q = F.softmax(teacher / T, 1), F.softmax(student / T, 1)
-        before, got = student.clone(), function(teacher, student, T)
-        yield not torch.equal(student, before) and "it changes the logits that it is given"
+        teacher = 4 * drawn(n, 5, seed=1)
+        student = 4 * drawn(n, 5, seed=2)
+        p = F.softmax(teacher / T, 1)
+        q = F.softmax(student / T, 1)
+        before = student.clone()
+        got = function(teacher, student, T)
+        yield (
+            not torch.equal(student, before)
+            and "it changes the logits that it is given"
+        )
         yield no_tensor(got)
         if (shape := got.shape) != student.shape:
             yield f"it returns the shape {list(shape)} for logits of shape {list(student.shape)}"
@@ -296,7 +360,9 @@ def gradient(function: Function) -> Reasons:
             ),
             f"{one_left}, and the mean over the images is missing": q - p,
             "it is the sum over the images, not the mean": T * (q - p),
-            "it is the mean over images and classes; classes are summed": T * (q - p) / (n * 5),
+            "it is the mean over images and classes; classes are summed": T
+            * (q - p)
+            / (n * 5),
             "the softmax needs logits divided by T": T * undivided / n,
             "the softmax runs over classes, dimension 1": T * by_images / n,
             "it compares logits; the softmax is missing": T * (student - teacher) / n,
@@ -310,7 +376,8 @@ def match(function: Function) -> Reasons:
     is image order[i]."""
     for n, seed in ((7, 3), (20, 4)):
         dice = generator(seed)
-        z_s, order = 4 * drawn(n, 5, seed=seed), torch.randperm(n, generator=dice)
+        z_s = 4 * drawn(n, 5, seed=seed)
+        order = torch.randperm(n, generator=dice)
         batch = torch.randperm(n, generator=dice)[:5]
         expected = torch.stack([z_s[(order == j).nonzero()[0, 0]] for j in batch])
         got = function(z_s, order, batch)
@@ -321,7 +388,9 @@ def match(function: Function) -> Reasons:
             "it takes z_s to be in the order of the images; row i belongs to image order[i]": (
                 z_s[batch]
             ),
-            "order leads from rows to images; here the way back is needed": z_s[order[batch]],
+            "order leads from rows to images; here the way back is needed": z_s[
+                order[batch]
+            ],
             "it matches by position in the batch, as if nobody had shuffled": z_s[:5],
         }
         otherwise = "some images are given the logits of another"
@@ -337,17 +406,20 @@ def match(function: Function) -> Reasons:
 def crossover(weights: int, classes: int, channels: int, side: int) -> Any:
     """Images of a client up to which a round of FedGKT sends less than one of FedAvg with
     ResNet-110."""
-    statistics, H = 17_056, channels * side * side
+    statistics = 17_056
+    H = channels * side * side
     each = 4 * H + 8 * classes + 6
     return number(
         8 * weights // each,
         {
-            8 * weights // each + 1: "with that many FedGKT sends more: count the logits both ways,"
+            8 * weights // each
+            + 1: "with that many FedGKT sends more: count the logits both ways,"
             " and round down",
             8 * (weights + statistics) // each: "batch statistics are left out here",
             4 * weights // each: "FedAvg's model travels both ways",
             8 * weights // H: "each number of H has four bytes, too",
-            weights // H: "each number of H has four bytes, and FedAvg's model travels both ways",
+            weights
+            // H: "each number of H has four bytes, and FedAvg's model travels both ways",
         },
     )
 
@@ -356,7 +428,9 @@ def still(function: Function) -> Reasons:
     """function(net, x, y, z_s) -> (H, y, None), from a network that has not changed."""
     from ..models import digits_edge
 
-    x, y, z_s = drawn(6, 1, 8, 8, seed=1), torch.arange(6), drawn(6, 10, seed=2)
+    x = drawn(6, 1, 8, 8, seed=1)
+    y = torch.arange(6)
+    z_s = drawn(6, 10, seed=2)
     torch.manual_seed(0)
     net = digits_edge()
     start = {name: w.clone() for name, w in net.state_dict().items()}
@@ -368,7 +442,10 @@ def still(function: Function) -> Reasons:
     H, labels, opinions = message
     if reason := no_tensor(H):
         yield f"of the maps {reason}"
-    yield H.requires_grad and "the maps still hold their gradients: keep `torch.no_grad()`"
+    yield (
+        H.requires_grad
+        and "the maps still hold their gradients: keep `torch.no_grad()`"
+    )
     expected = net.eval().extractor(x)
     if H.shape != expected.shape or not torch.allclose(H, expected, atol=1e-5):
         yield "the first part is not the maps, `net.extractor(x)`"

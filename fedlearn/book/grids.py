@@ -67,14 +67,18 @@ def experiment(
     if split is not None:
         partition = spec["splits"]["positions"][split]
     method = of_line["method"]
-    if method.startswith("data/"):  # a file beside the chapter's; a notebook runs elsewhere
+    if method.startswith(
+        "data/"
+    ):  # a file beside the chapter's; a notebook runs elsewhere
         method = str(data_path(*method.split("/")[1:]))
     options = of_line.get("positions", {None: {}})[position]
     stated = {"method": method, "options": options, "partition": partition}
     return Experiment(**spec["shared"] | stated, clients=clients, seed=seed)
 
 
-def trained(e: Experiment, method: "Method | None" = None, **settings: Any) -> "History":
+def trained(
+    e: Experiment, method: "Method | None" = None, **settings: Any
+) -> "History":
     """The history of an experiment, or of a method in the place of its own, all clients in one
     step, and in silence."""
     from ..round import run
@@ -89,7 +93,8 @@ def rounds_of(name: str, run: tuple) -> list[tuple]:
     """One run of a grid -> its rows, a round each."""
     e = experiment(chapter_file(name)["grid"], *run)
     history = trained(e)
-    up, down = history.bytes_up / e.clients, history.bytes_down / e.clients
+    up = history.bytes_up / e.clients
+    down = history.bytes_down / e.clients
     return [
         (*run, row["round"], round(row["accuracy"], 4), round(u, 1), round(d, 1))
         for row, u, d in zip(history.rows, up, down, strict=True)
@@ -110,14 +115,18 @@ def origin(command: str) -> dict[str, Any]:
     }
 
 
-def keep(name: str, columns: Mapping[str, list[Any]], command: str, **about: Any) -> None:
+def keep(
+    name: str, columns: Mapping[str, list[Any]], command: str, **about: Any
+) -> None:
     """Write ``data/grids/<name>.json``: where it comes from, what is said ``about`` it, and a line
     a column."""
     text = ",\n".join(
         f"{to_json(c)}: {to_json(v, separators=(',', ':'))}" for c, v in columns.items()
     )
     head = to_json(origin(command) | about, indent=1)[:-2]
-    write_text(data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n')
+    write_text(
+        data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n'
+    )
 
 
 def stored(name: str) -> tuple[list[Row], float]:
@@ -127,14 +136,18 @@ def stored(name: str) -> tuple[list[Row], float]:
         return [], 0.0
     grid = json.loads(path.read_text(encoding="utf-8"))
     rows = zip(*grid["columns"].values(), strict=True)
-    return [dict(zip(grid["columns"], row, strict=True)) for row in rows], grid["seconds"]
+    return [dict(zip(grid["columns"], row, strict=True)) for row in rows], grid[
+        "seconds"
+    ]
 
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
     """The options of a command that calls ``fill``, to which it adds its own."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--hours", type=float, default=1e9, help="begin no run after them")
+    parser.add_argument(
+        "--hours", type=float, default=1e9, help="begin no run after them"
+    )
     return parser
 
 
@@ -188,10 +201,14 @@ def grid(name: str) -> "pandas.DataFrame":
 
     path = data_path("grids", f"{name}.json")
     if not path.exists():
-        raise ValueError(f"There is no grid {name!r} yet; python -m fedlearn.book.grids {name}")
+        raise ValueError(
+            f"There is no grid {name!r} yet; python -m fedlearn.book.grids {name}"
+        )
     spec = chapter_file(name)["grid"]
     columns = json.loads(path.read_text(encoding="utf-8"))["columns"]
-    rows = pd.DataFrame(columns, columns=list(COLUMNS))  # a grid without splits has no such column
+    rows = pd.DataFrame(
+        columns, columns=list(COLUMNS)
+    )  # a grid without splits has no such column
     sums = rows.groupby(list(RUN), dropna=False, sort=False)[["up", "down"]]
     rows[["up", "down"]] = sums.cumsum()
     keys = ["line", "clients", "position", "split", "round"]
@@ -205,7 +222,9 @@ def grid(name: str) -> "pandas.DataFrame":
     table = means.round({"accuracy": 4, "up": 0, "down": 0}).reset_index()
     for line, of_line in spec["lines"].items():
         if "control" in of_line:
-            table[of_line["control"]] = table["position"].where(table["line"] == line, None)
+            table[of_line["control"]] = table["position"].where(
+                table["line"] == line, None
+            )
     if "splits" in spec:
         table[spec["splits"]["control"]] = table["split"]
     return table.drop(columns=["position", "split"])
@@ -218,11 +237,14 @@ def main() -> None:
     for name in args.names:
         runs = [run for run, _ in experiments(name)]
         command = f"python -m fedlearn.book.grids {name}"
-        rows_of, stages = partial(rounds_of, name), [lambda _, runs=runs: runs]
+        rows_of = partial(rounds_of, name)
+        stages = [lambda _, runs=runs: runs]
         fill(name, command, len(RUN), COLUMNS, rows_of, stages, args)
 
 
 if __name__ == "__main__":
-    from fedlearn.book import grids  # processes look functions up where they are imported from
+    from fedlearn.book import (
+        grids,
+    )  # processes look functions up where they are imported from
 
     grids.main()

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 # ---- cards ---------------------------------------------------------------------------------------
 
-DOWN, UP, PLATE = "#0072B2", "#D55E00", "#E69F00"
+DOWN = "#0072B2"
+UP = "#D55E00"
+PLATE = "#E69F00"
 PARTS = ("server", "downlink", "uplink", "model", "objective", "optimizer")
 WIDEST = 22.0  # px: an arrow that carries a dense message
 
@@ -43,8 +45,14 @@ def width(count: float, dense: float) -> float:
 
 def tag(kind: str, words: str = "", **attributes: Any) -> str:
     """An element of a picture."""
-    pairs = " ".join(f'{name.replace("_", "-")}="{value}"' for name, value in attributes.items())
-    return f"<{kind} {pairs}>{html.escape(words)}</{kind}>" if words else f"<{kind} {pairs}/>"
+    pairs = " ".join(
+        f'{name.replace("_", "-")}="{value}"' for name, value in attributes.items()
+    )
+    return (
+        f"<{kind} {pairs}>{html.escape(words)}</{kind}>"
+        if words
+        else f"<{kind} {pairs}/>"
+    )
 
 
 def text(x: float, y: float, words: str, size: int, **style: Any) -> str:
@@ -60,8 +68,15 @@ def box(x: float, y: float, width: float, height: float, **style: Any) -> str:
 
 def arrow(start: float, end: float, y: float, wide: float, colour: str) -> str:
     way = 1 if end > start else -1
-    neck, half = end - way * max(9.0, 1.1 * wide), max(6.0, 0.95 * wide)
-    line: dict[str, Any] = {"x1": start, "y1": y, "x2": f"{neck:.1f}", "y2": y, "stroke": colour}
+    neck = end - way * max(9.0, 1.1 * wide)
+    half = max(6.0, 0.95 * wide)
+    line: dict[str, Any] = {
+        "x1": start,
+        "y1": y,
+        "x2": f"{neck:.1f}",
+        "y2": y,
+        "stroke": colour,
+    }
     points = f"{end},{y} {neck:.1f},{y + half:.1f} {neck:.1f},{y - half:.1f}"
     return tag("line", **line, stroke_width=f"{wide:.1f}") + tag(
         "polygon", fill=colour, points=points
@@ -77,7 +92,9 @@ def messages(card: dict[str, Any]) -> tuple[float, float, float]:
     return down, up, plain["bytes_up"] / len(plain["clients"])
 
 
-def small(name: str, title: str, sizes: tuple[float, float, float], widest: float) -> str:
+def small(
+    name: str, title: str, sizes: tuple[float, float, float], widest: float
+) -> str:
     """A card's drawing. ``sizes`` are those of its ``messages``; an arrow of ``widest`` bytes is as
     wide as an arrow may be."""
     new = set(chapter_file(name)["replaces"])
@@ -85,13 +102,21 @@ def small(name: str, title: str, sizes: tuple[float, float, float], widest: floa
     bold = {"font_weight": 700}
 
     def plate(x: float, y: float, part: str) -> str:
-        style = {"fill": PLATE, "stroke": "#1b1f24"} if part in new else {"stroke_dasharray": "4 3"}
+        style = (
+            {"fill": PLATE, "stroke": "#1b1f24"}
+            if part in new
+            else {"stroke_dasharray": "4 3"}
+        )
         ink = {"fill": "#1b1f24"} | bold if part in new else {}
         return box(x, y, 80, 22, **style | {"stroke_width": 1}) + text(
             x + 8, y + 15, part, 12, **ink
         )
 
-    drawn = [box(3, 48, 92, 92), text(12, 69, "Server", 13, **bold), plate(9, 106, "server")]
+    drawn = [
+        box(3, 48, 92, 92),
+        text(12, 69, "Server", 13, **bold),
+        plate(9, 106, "server"),
+    ]
     drawn += [box(189, 14, 92, 162), text(198, 35, "Clients", 13, **bold)]
     parts = ("model", "objective", "optimizer")
     drawn += [plate(195, 56 + 38 * k, part) for k, part in enumerate(parts)]
@@ -99,8 +124,13 @@ def small(name: str, title: str, sizes: tuple[float, float, float], widest: floa
         ("down", down, DOWN, 100, 184, 68, 19, 13),
         ("up", up, UP, 184, 100, 120, 148, 185),
     ):
-        whole, part = (arrow(start, end, y, 0.8 * width(n, widest), colour) for n in (dense, count))
-        drawn += [f'<g opacity="0.16">{whole}</g>{part}', plate(102, of_plate, f"{way}link")]
+        whole, part = (
+            arrow(start, end, y, 0.8 * width(n, widest), colour) for n in (dense, count)
+        )
+        drawn += [
+            f'<g opacity="0.16">{whole}</g>{part}',
+            plate(102, of_plate, f"{way}link"),
+        ]
         drawn += [text(142, below, kilobytes(count), 12, text_anchor="middle", **bold)]
     replaced = ", ".join(p for p in PARTS if p in new) or "nothing"
     alt = (
@@ -120,7 +150,8 @@ def cards(start: str = "") -> Shown:
 
     ``start`` is the path from the page to the book's folder.
     """
-    divs, words = [], []
+    divs = []
+    words = []
     stated = chapter_file("index")["cards"]
     sizes = {name: messages(card) for name, card in stated.items()}
     widest = max(map(max, sizes.values()))
@@ -141,19 +172,26 @@ SECONDS = (
     "datum.round * latency / 1000 + slower * datum.sec"
     " + 8 * datum.down / pow(10, down + 6) + 8 * datum.up / pow(10, up + 6)"
 )
-TIME, BYTES, OWN = "time on this link", "bytes of one client", "own"
+TIME = "time on this link"
+BYTES = "bytes of one client"
+OWN = "own"
 
 
 def runs_of(comparison: dict[str, Any]) -> dict[str, list[History]]:
     """The stored runs of a comparison by their line, FedAvg's first; a run for each seed."""
-    names, partition = comparison.get("lines"), comparison["partition"]
+    names = comparison.get("lines")
+    partition = comparison["partition"]
     runs: dict[str, list[History]] = {}
     for h in results.load(comparison["results"]):
         label = h.meta.get("label") or h.method
-        if h.meta["task"]["partition"] == partition and (names is None or label in names):
+        if h.meta["task"]["partition"] == partition and (
+            names is None or label in names
+        ):
             runs.setdefault(names[label] if names else label, []).append(h)
     if "FedAvg" not in runs:
-        raise ValueError(f"There is no stored run of FedAvg for {comparison['name']!r}.")
+        raise ValueError(
+            f"There is no stored run of FedAvg for {comparison['name']!r}."
+        )
     return {"FedAvg": runs.pop("FedAvg"), **runs}
 
 
@@ -162,11 +200,19 @@ def rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
     means of the seeds. Every round of a line has the same number of clients."""
     table = []
     for line, histories in runs_of(comparison).items():
-        shares = [link.shares(h) for h in histories]  # of bytes and seconds; so far, mean of seeds:
-        mean = {k: np.mean([np.cumsum(share[k]) for share in shares], 0) for k in shares[0]}
+        shares = [
+            link.shares(h) for h in histories
+        ]  # of bytes and seconds; so far, mean of seeds:
+        mean = {
+            k: np.mean([np.cumsum(share[k]) for share in shares], 0) for k in shares[0]
+        }
         for t, row in enumerate(histories[0].rows):
             if row["accuracy"] is not None:
-                entry = {"runs": comparison["name"], "line": line, "round": row["round"]}
+                entry = {
+                    "runs": comparison["name"],
+                    "line": line,
+                    "round": row["round"],
+                }
                 accuracy = float(np.mean([h.accuracy[t] for h in histories]))
                 entry |= {"accuracy": round(accuracy, 4)}
                 entry |= {way: round(float(mean[way][t])) for way in ("up", "down")}
@@ -195,7 +241,8 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
 
     spec = chapter_file("index")["minutes"]
     values = [row for comparison in spec["comparisons"] for row in rows(comparison)]
-    start, target = spec["start"], spec["target"]
+    start = spec["start"]
+    target = spec["target"]
     named = {k: link.check(**stated) for k, stated in link.PRESETS.items()}
     powers = {name: (math.log10(u) - 6, math.log10(d) - 6, 1000 * s)
               for name, (u, d, s) in named.items()}  # fmt: skip
@@ -234,17 +281,24 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     )
     x = altair.X("x:Q", scale=altair.Scale(type="log", nice=False), axis=axis)
     y = altair.Y("accuracy:Q", title="test accuracy", scale=altair.Scale(domain=[0, 1]))
-    shown = {n: list(dict.fromkeys(r["line"] for r in values if r["runs"] == n)) for n in names}
+    shown = {
+        n: list(dict.fromkeys(r["line"] for r in values if r["runs"] == n))
+        for n in names
+    }
     place: dict[str, int] = {}
     for line, k in (
-        (n, k) for group in shown.values() for n, k in zip(group, vega.places(group), strict=True)
+        (n, k)
+        for group in shown.values()
+        for n, k in zip(group, vega.places(group), strict=True)
     ):
         place.setdefault(line, k)
     legend = LEGEND | {
         "symbolSize": 80,
         "columns": {"expr": "width < 420 ? 2 : width < 600 ? 4 : 6"},
         "labelFontSize": 12,
-        "values": {"expr": f"{json.dumps(shown)}[runs]"},  # the lines of these runs alone
+        "values": {
+            "expr": f"{json.dumps(shown)}[runs]"
+        },  # the lines of these runs alone
     }
 
     def by(channel: Any, looks: list[Any], legend: Any) -> Any:
@@ -259,10 +313,19 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
         altair.Chart()
         .mark_line(point={"size": 26})
         .encode(
-            *(x, y, by(altair.Color, colours, legend), by(altair.Shape, vega.SHAPES, legend)),
+            *(
+                x,
+                y,
+                by(altair.Color, colours, legend),
+                by(altair.Shape, vega.SHAPES, legend),
+            ),
             by(altair.StrokeDash, vega.DASHES[:4], None),
-            strokeWidth=altair.when(fedavg).then(altair.value(5)).otherwise(altair.value(1.7)),
-            opacity=altair.when(picked).then(altair.value(1)).otherwise(altair.value(0.12)),
+            strokeWidth=altair.when(fedavg)
+            .then(altair.value(5))
+            .otherwise(altair.value(1.7)),
+            opacity=altair.when(picked)
+            .then(altair.value(1))
+            .otherwise(altair.value(0.12)),
             order="round:O",
             tooltip=[
                 altair.Tooltip("line:N", title="method"),
@@ -295,7 +358,9 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     layers = [
         altair.Chart(ONE).mark_rule(**DOTTED).encode(y=altair.datum(target)),
         lines,
-        reached.mark_point(size=130, strokeWidth=2.5, color=GREY).encode(x, y=altair.datum(target)),
+        reached.mark_point(size=130, strokeWidth=2.5, color=GREY).encode(
+            x, y=altair.datum(target)
+        ),
         label("datum.place == 1", f"first at {target}: ", 0, align="left", dx=6, dy=-9),
         label(fedavg, "", "width", align="right", dx=-6, dy=22),
     ]
@@ -337,10 +402,15 @@ def three_lines(number: str, caption: str, alt: str) -> Shown:
 def measured() -> list[dict[str, Any]]:
     """Each method of the map, with the bytes that a client sends and hears in a round as multiples
     of FedAvg's with the same network, in the order of the page."""
-    table, dense = [], dict[str, float]()
+    table = []
+    dense = dict[str, float]()
     for sent, of_row in chapter_file("index")["map"].items():
         for method, stated in of_row.items():
-            about = {"loses": "", "remembers": "nobody", "network": "digits_cnn"} | stated
+            about = {
+                "loses": "",
+                "remembers": "nobody",
+                "network": "digits_cnn",
+            } | stated
             if about["network"] not in dense:
                 dense[about["network"]] = _traffic("fedavg", about["network"])
             times = _traffic(method, about["network"]) / dense[about["network"]]
@@ -353,7 +423,11 @@ def _traffic(method: str, network: str) -> float:
     task = tasks.classification("digits", clients=10, network=network)
     instance = methods.METHODS[method]()
     rounds = 5 if method == "dgc" else 2
-    settings: dict[str, Any] = {"batch_size": 16, "evaluate_every": rounds, "progress": False}
+    settings: dict[str, Any] = {
+        "batch_size": 16,
+        "evaluate_every": rounds,
+        "progress": False,
+    }
     last = run(instance, task, rounds, engine="auto", **settings).rows[-1]
     return float(last["bytes_up"] + last["bytes_down"])
 
@@ -376,7 +450,9 @@ def methods_map(number: str, caption: str) -> Shown:
     y = 0.0
     for sent in rows:
         ax.text(0.011, y, sent, fontsize=11, fontweight="bold", va="center")
-        for _, times, who, words in sorted((p for p in places if p[0] == sent), key=lambda p: p[1]):
+        for _, times, who, words in sorted(
+            (p for p in places if p[0] == sent), key=lambda p: p[1]
+        ):
             y += 0.62
             ax.plot(times, y, MARKERS[who], color=COLOURS[0], markersize=8)
             left = times > 0.25

@@ -24,9 +24,15 @@ class Playground(anywidget.AnyWidget):
     _esm = HERE / "play.js"
     _css = HERE / "play.css"
     scene = traitlets.Unicode().tag(sync=True)
-    digits = traitlets.Bytes().tag(sync=True)  # all pixels, then all labels, one byte each
-    about = traitlets.Dict().tag(sync=True)  # of these: how many, how many train, mean, std
-    links = traitlets.Dict().tag(sync=True)  # bits a second up and down, seconds of latency
+    digits = traitlets.Bytes().tag(
+        sync=True
+    )  # all pixels, then all labels, one byte each
+    about = traitlets.Dict().tag(
+        sync=True
+    )  # of these: how many, how many train, mean, std
+    links = traitlets.Dict().tag(
+        sync=True
+    )  # bits a second up and down, seconds of latency
 
 
 def playground(scene: str = "") -> Playground:

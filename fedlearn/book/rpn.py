@@ -20,8 +20,20 @@ WANTED: dict[str, list[float]] = {
     "a spot": [-0.25, -0.25, -0.25, -0.25, 2, -0.25, -0.25, -0.25, -0.25],
     "all bright": [1, 1, 1, 1, 1, 1, 1, 1, 1],
 }
-BORN = [0.3, -0.4, 0.1, 0.5, -0.2, -0.6, 0.2, 0.4, -0.3]  # sums to zero, as random ones nearly do
-NIGHTS, STEP = 20, 0.15  # training takes a kernel so much of the way to what the client wants
+BORN = [
+    0.3,
+    -0.4,
+    0.1,
+    0.5,
+    -0.2,
+    -0.6,
+    0.2,
+    0.4,
+    -0.3,
+]  # sums to zero, as random ones nearly do
+# training takes a kernel so much of the way to what the client wants
+NIGHTS = 20
+STEP = 0.15
 
 
 def nights(wanted: list[float]) -> list[list[list[float]]]:
@@ -31,7 +43,8 @@ def nights(wanted: list[float]) -> list[list[list[float]]]:
 
     target = np.array(wanted, float)
     whole, pooled, sparse = (np.array(BORN) for _ in range(3))
-    memory, rows = np.zeros(9), []
+    memory = np.zeros(9)
+    rows = []
     for _ in range(NIGHTS + 1):
         rows.append([x.round(3).tolist() for x in (target, whole, pooled, sparse)])
         whole = whole + STEP * (target - whole)
@@ -86,7 +99,12 @@ def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> 
     full = residual[name].cpu()
     flat = full.mean((2, 3), keepdim=True).expand_as(full)
     largest = full[:, 0].flatten(1).norm(dim=1).argsort(descending=True)[:7]
-    rows = {"start": start[name].cpu(), "changed": full, "heard": flat, "lost": full - flat}
+    rows = {
+        "start": start[name].cpu(),
+        "changed": full,
+        "heard": flat,
+        "lost": full - flat,
+    }
     return figure(
         number,
         kernel_rows({k: w[largest] for k, w in rows.items()}, apart=["start"]),
@@ -99,7 +117,9 @@ def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> 
     )
 
 
-def frozen(number: str, start: Tensors, residual: Tensors, after: Tensors, name: str) -> "Shown":
+def frozen(
+    number: str, start: Tensors, residual: Tensors, after: Tensors, name: str
+) -> "Shown":
     """The shapes of seven kernels of a layer, each less its mean: at the start, after a client's
     night, and after rounds of RPN."""
     from .pictures import kernel_rows
@@ -107,7 +127,9 @@ def frozen(number: str, start: Tensors, residual: Tensors, after: Tensors, name:
 
     kernels = {"start": start[name], "one client, alone": start[name] + residual[name]}
     kernels["RPN, last round"] = after[name]
-    shapes = {k: (w - w.mean((2, 3), keepdim=True)).cpu()[:7] for k, w in kernels.items()}
+    shapes = {
+        k: (w - w.mean((2, 3), keepdim=True)).cpu()[:7] for k, w in kernels.items()
+    }
     return figure(
         number,
         kernel_rows(shapes),
@@ -125,12 +147,17 @@ def frozen(number: str, start: Tensors, residual: Tensors, after: Tensors, name:
 def pooling(answer: Any) -> Reasons:
     """(pool, unpool): pool [out, in, k, k] -> [out, in]; unpool (means, k) -> [out, in, k, k], in
     memory of its own."""
-    if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
+    if (
+        not isinstance(answer, tuple)
+        or len(answer) != 2
+        or not all(callable(f) for f in answer)
+    ):
         yield "two functions are asked for: pass the pair (pool, unpool)"
     pool, unpool = answer
     for k in (3, 5, 1):
         w = drawn(4, 2, k, k, seed=7)
-        before, mean = w.clone(), w.mean((2, 3))
+        before = w.clone()
+        mean = w.mean((2, 3))
         means = pool(w)
         yield not torch.equal(w, before) and "pool changes the tensor that it is given"
         if tuple(means.shape) != (4, 2):
@@ -168,10 +195,14 @@ def layers(numbers: int, first: int, second: int) -> Any:
 
 
 @layers(1_199_882, 32, 64)
-def numbers(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
+def numbers(
+    numbers_in_all: int, channels_of_first: int, channels_of_second: int
+) -> Any:
     """That RPN sends for the paper's MNIST network: the channels of two convolutions, 3 x 3."""
-    first, second = channels_of_first, channels_of_second
-    total, kernels = numbers_in_all, first + first * second
+    first = channels_of_first
+    second = channels_of_second
+    total = numbers_in_all
+    kernels = first + first * second
     return number(
         total - 8 * kernels,
         {
@@ -186,19 +217,29 @@ def numbers(numbers_in_all: int, channels_of_first: int, channels_of_second: int
 
 
 @layers(1_756_426, 64, 64)
-def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
+def payload(
+    numbers_in_all: int, channels_of_first: int, channels_of_second: int
+) -> Any:
     """The numbers that RPN sends for models.cifar_cnn: convolutions of 5 x 5."""
-    first, second = channels_of_first, channels_of_second
-    total, kernels = numbers_in_all, 3 * first + first * second
+    first = channels_of_first
+    second = channels_of_second
+    total = numbers_in_all
+    kernels = 3 * first + first * second
     return number(
         total - 24 * kernels,
         {
             total: "that is the dense message; the kernels have to be pooled",
             total - 25 * kernels: "each pooled kernel still sends one number, its mean",
-            total - 24 * kernels - first - second: "the biases of the convolutions are sent, too",
+            total
+            - 24 * kernels
+            - first
+            - second: "the biases of the convolutions are sent, too",
             total // 25: "only kernels are pooled; the dense layers travel whole",
             24 * kernels: "that is what pooling saves; how much is left?",
-            4 * (total - 24 * kernels): "that is the number of bytes; the question is for numbers",
+            4
+            * (
+                total - 24 * kernels
+            ): "that is the number of bytes; the question is for numbers",
         },
     )
 
@@ -210,7 +251,8 @@ def scaled(coder: Any) -> Reasons:
         yield "a coder is asked for, an object with encode and decode: pass Scaled(), with brackets"
     for shape in ((4, 2, 3, 3), (2, 3, 5, 5), (3, 2, 1, 1), (6, 5), (6,)):
         w = drawn(*shape, seed=7)
-        data, right = coder.encode(w), Pooled().encode(w)
+        data = coder.encode(w)
+        right = Pooled().encode(w)
         if len(data) != len(right):
             yield (
                 f"it sends {len(data)} bytes for a tensor of shape {list(shape)}, "
@@ -226,13 +268,16 @@ def scaled(coder: Any) -> Reasons:
         otherwise = f"decoding a {k} x {k} kernel does not give {k} times its mean"
         if k == 1:
             wrong = {}
-            otherwise = f"a tensor of shape {list(shape)} has to come back as it was sent"
+            otherwise = (
+                f"a tensor of shape {list(shape)} has to come back as it was sent"
+            )
         yield compared(got, k * plain, wrong, otherwise, 1e-5)
 
 
 def partly(answer: Any) -> Reasons:
     """{label: method}, of which each pools some layers only."""
-    example, call = '{"the last": fl.methods.rpn(share=0.34)}', "fl.methods.rpn(share=...)"
+    example = '{"the last": fl.methods.rpn(share=0.34)}'
+    call = "fl.methods.rpn(share=...)"
     yield labelled(answer, example, call, ("rpn",), "the question is about rpn")
     for label, method in answer.items():
         if "share=1.0" in method.parts()["uplink"]:

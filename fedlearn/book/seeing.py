@@ -45,9 +45,16 @@ def seen() -> dict[str, Any]:
             drawn = picture["drawn"]
             picture["drawn"] = {t: [mask_of(text) for text in drawn[t]] for t in drawn}
     for run in stored["real"]:
-        run |= {kind: [mask_of(text) for text in run[kind]] for kind in ("drawn", "truth")}
+        run |= {
+            kind: [mask_of(text) for text in run[kind]] for kind in ("drawn", "truth")
+        }
     spec = chapter_file("seeing")["pictures"]
-    options = {"clients": 2, "train": 2, "test": spec["shared"]["test"], "device": "cpu"}
+    options = {
+        "clients": 2,
+        "train": 2,
+        "test": spec["shared"]["test"],
+        "device": "cpu",
+    }
     x, boxes = (part[spec["scenes"]] for part in detection("digits", **options).test)
     masks = segmentation("digits", **options).test[1][spec["scenes"]]
     objects = [rows[rows[:, 4] >= 0].tolist() for rows in boxes]
@@ -77,13 +84,20 @@ def scenes(panels: Sequence[Mapping[str, Any]], columns: int = 3) -> "Figure":
 
     from .vega import AMBER, GREY
 
-    rows, width = -(-len(panels) // columns), min(1.65 * columns, 4.95)
+    rows = -(-len(panels) // columns)
+    width = min(1.65 * columns, 4.95)
     size = width, rows * (width / columns + 0.2)
-    figure, every = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    figure, every = plt.subplots(
+        rows, columns, figsize=size, layout="constrained", squeeze=False
+    )
     for ax, panel in zip(every.flat, panels, strict=False):
         ax.set_title(panel.get("title", ""), fontsize=9)
         if "image" in panel:
-            ax.imshow(np.asarray(panel["image"].cpu())[0], cmap="gray", extent=(0, SIDE, SIDE, 0))
+            ax.imshow(
+                np.asarray(panel["image"].cpu())[0],
+                cmap="gray",
+                extent=(0, SIDE, SIDE, 0),
+            )
         if "mask" in panel:
             kinds = np.asarray(panel["mask"]).astype(int)
             shades = colormaps["tab10"](3 * kinds % 10)  # neighbours differ
@@ -94,7 +108,11 @@ def scenes(panels: Sequence[Mapping[str, Any]], columns: int = 3) -> "Figure":
             v, u = (kinds == kind).nonzero()
             if len(u) > 0.02 * kinds.size:
                 look = {"ha": "center", "va": "center", "fontsize": 9, "color": "white"}
-                spot = {"boxstyle": "square,pad=0.1", "facecolor": "#222222", "edgecolor": "none"}
+                spot = {
+                    "boxstyle": "square,pad=0.1",
+                    "facecolor": "#222222",
+                    "edgecolor": "none",
+                }
                 x, y = (float(np.median(at) + 0.5) * SIDE / len(kinds) for at in (u, v))
                 place = np.clip(x, 14, SIDE - 14), np.clip(y, 6, SIDE - 6)
                 ax.text(*place, name, bbox=spot, **look)
@@ -105,7 +123,9 @@ def scenes(panels: Sequence[Mapping[str, Any]], columns: int = 3) -> "Figure":
             outline(ax, box, edgecolor="white", linestyle=(0, (2, 2)))
         for box in panel.get("boxes", ()):
             outline(ax, box, edgecolor=AMBER)
-            x, y = float(box[0]), max(float(box[1]), 9.0)  # the class, inside the picture
+            # the class, inside the picture
+            x = float(box[0])
+            y = max(float(box[1]), 9.0)
             ax.text(x, y, str(int(box[4])), color=AMBER, fontsize=9, va="bottom")
     for ax in every.flat:
         ax.set(xlim=(0, SIDE), ylim=(SIDE, 0), xticks=[], yticks=[])
@@ -119,7 +139,9 @@ def outline(ax: "Axes", box: Sequence[float], **look: Any) -> None:
     from matplotlib.patches import Rectangle
 
     x1, y1, x2, y2 = (float(v) for v in box[:4])
-    ax.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, linewidth=1.2, **look))
+    ax.add_patch(
+        Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, linewidth=1.2, **look)
+    )
 
 
 # ---- boxes that move -----------------------------------------------------------------------------
@@ -137,15 +159,22 @@ def as_url(image: torch.Tensor) -> str:
 def board(wide: float, high: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two axes without marks, in pixels of a scene: to the right and down."""
     ends = [0, wide], [high, -7]
-    across, down = ({"axis": None, "scale": {"domain": end, "nice": False}} for end in ends)
+    across, down = (
+        {"axis": None, "scale": {"domain": end, "nice": False}} for end in ends
+    )
     return across, down
 
 
-def scene_chart(params: Rows, layers: list[Any], wide: dict, high: dict, unit: float) -> dict:
+def scene_chart(
+    params: Rows, layers: list[Any], wide: dict, high: dict, unit: float
+) -> dict:
     """The chart, a pixel of a scene being ``unit`` pixels both ways: scenes stay square."""
     from .vega import layered
 
-    sides = (abs(end - start) * unit for start, end in (a["scale"]["domain"] for a in (wide, high)))
+    sides = (
+        abs(end - start) * unit
+        for start, end in (a["scale"]["domain"] for a in (wide, high))
+    )
     width, height = map(round, sides)
     config = {"view": {"stroke": None}, "font": "sans-serif"}
     chart = layered(height, params, layers, width=width, config=config)
@@ -159,7 +188,9 @@ def pictures_at(images: Rows, size: float, wide: dict, high: dict) -> Any:
 
     look = {"width": size, "height": size, "align": "left", "baseline": "top"}
     chart = alt.Chart(alt.InlineData(values=images)).mark_image(**look, aria=False)
-    return chart.encode(alt.X("left:Q", **wide), alt.Y("top:Q", **high), alt.Url("url:N"))
+    return chart.encode(
+        alt.X("left:Q", **wide), alt.Y("top:Q", **high), alt.Url("url:N")
+    )
 
 
 STEERED = 34  # a test scene with a single digit
@@ -171,7 +202,9 @@ def steer_box() -> dict[str, Any]:
     from ..tasks import detection
     from .vega import AMBER, BOLD, GREY, ONE, alt, slider
 
-    x, y = (part[STEERED] for part in detection("digits", 2, train=2, device="cpu").test)
+    x, y = (
+        part[STEERED] for part in detection("digits", 2, train=2, device="cpu").test
+    )
     a, b, c, d = y[0, :4].tolist()
     wide, high = board(SIDE + 52, SIDE + 1)
     ends = {"x1": "8*column", "y1": "8*row", "x2": "8*column + 8", "y2": "8*row + 8"}
@@ -231,9 +264,14 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
     from ..tasks import detection
     from .vega import AMBER, BOLD, ONE, WORDS, alt, slider
 
-    stored, spec = seen(), chapter_file("seeing")["grid"]
-    gap, last, clients = SIDE + 6, spec["shared"]["rounds"], spec["clients"]
-    test = detection("digits", 2, train=2, test=spec["shared"]["test"], device="cpu").test
+    stored = seen()
+    spec = chapter_file("seeing")["grid"]
+    gap = SIDE + 6
+    last = spec["shared"]["rounds"]
+    clients = spec["clients"]
+    test = detection(
+        "digits", 2, train=2, test=spec["shared"]["test"], device="cpu"
+    ).test
     corners = [(0, 0), (gap, 0), (0, gap + 6), (gap, gap + 6)]
     across, along = ([corner[axis] for corner in corners] for axis in (0, 1))
     images = [
@@ -253,7 +291,9 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
         text = "\n".join(",".join(map(str, row[: len(names)])) for row in rows)
         parse = {"type": "csv", "parse": dict.fromkeys(names, "number")}
         chosen = "datum.clients == clients && datum.round == round"
-        return alt.Chart(alt.InlineData(values=text, format=parse)).transform_filter(chosen)
+        return alt.Chart(alt.InlineData(values=text, format=parse)).transform_filter(
+            chosen
+        )
 
     def placed(chart: alt.Chart) -> alt.Chart:
         """Boxes in their scene's panel."""
@@ -263,10 +303,16 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
 
     def words(line: int, chart: alt.Chart, text: str) -> alt.Chart:
         """A line of the fourth panel."""
-        at = {"x": alt.XDatum(gap + 2, **wide), "y": alt.YDatum(gap + 18 + 13 * line, **high)}
-        return chart.transform_calculate(t=text).mark_text(**BOLD).encode(**at, text="t:N")
+        at = {
+            "x": alt.XDatum(gap + 2, **wide),
+            "y": alt.YDatum(gap + 18 + 13 * line, **high),
+        }
+        return (
+            chart.transform_calculate(t=text).mark_text(**BOLD).encode(**at, text="t:N")
+        )
 
-    x1, y1 = alt.X("x1:Q", **wide), alt.Y("y1:Q", **high)
+    x1 = alt.X("x1:Q", **wide)
+    y1 = alt.Y("y1:Q", **high)
     sides = x1, alt.X2("x2"), y1, alt.Y2("y2")
     shades = {"domain": [spec["score"], 0.6], "range": [0.35, 1], "clamp": True}
     predicted = placed(table("boxes", BOXES).transform_filter("datum.pooled == pooled"))
@@ -285,10 +331,19 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
             tooltip=["kind:N", "score:N"],
         ),
         predicted.mark_text(
-            align="left", baseline="bottom", fontSize=12, color=AMBER, fontWeight="bold", dy=-1
-        ).encode(x1, y1, alt.Opacity("score:Q", scale=shades, legend=None), text="kind:N"),
+            align="left",
+            baseline="bottom",
+            fontSize=12,
+            color=AMBER,
+            fontWeight="bold",
+            dy=-1,
+        ).encode(
+            x1, y1, alt.Opacity("score:Q", scale=shades, legend=None), text="kind:N"
+        ),
         words(0, alt.Chart(ONE), "'mAP@0.5'"),
-        words(1, reached.transform_filter("datum.pooled == 0"), f"'FedAvg: ' + {value}"),
+        words(
+            1, reached.transform_filter("datum.pooled == 0"), f"'FedAvg: ' + {value}"
+        ),
         words(
             2,
             reached.transform_filter("datum.pooled == pooled"),
@@ -297,10 +352,24 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
         words(3, alt.Chart(ONE), "'your guess: ' + format(guess, '.2f')"),
     ]
     params = [
-        slider("guess", "your guess, all five pooled", 0.5 if guess is None else guess, 0, 1, 0.01),
+        slider(
+            "guess",
+            "your guess, all five pooled",
+            0.5 if guess is None else guess,
+            0,
+            1,
+            0.01,
+        ),
         slider("pooled", "3 x 3 layers that RPN pools", 0, 0, spec["pooled"][-1], 1),
         slider("round", "round", last, 1, last, 1),
-        slider("clients", "clients", clients[1], clients[0], clients[-1], clients[1] - clients[0]),
+        slider(
+            "clients",
+            "clients",
+            clients[1],
+            clients[0],
+            clients[-1],
+            clients[1] - clients[0],
+        ),
     ]
     return scene_chart(params, layers, wide, high, 2.4)
 
@@ -315,7 +384,8 @@ def learned(task: str) -> Rows:
     from ..results import paired
     from .claims import both, by_label, reached
 
-    runs, rows = by_label("seeing_small", task=task), []
+    runs = by_label("seeing_small", task=task)
+    rows = []
     column, frequent = chapter_file("seeing")["real"]["frequent"][task]
 
     def often(label: str, only_last: bool = False) -> dict[int, float]:
@@ -328,16 +398,27 @@ def learned(task: str) -> Rows:
         return values
 
     for label, histories in runs.items():
-        last, late = often(label, only_last=True), often(label)
+        last = often(label, only_last=True)
+        late = often(label)
         row = {"method": label, "all classes": reached(histories)}
-        row |= {"frequent": both([*last.values()], [*late.values()]), "to FedAvg": "", "below": ""}
+        row |= {
+            "frequent": both([*last.values()], [*late.values()]),
+            "to FedAvg": "",
+            "below": "",
+        }
         if label != "FedAvg":
             gap = paired(late, often("FedAvg"))
             row["to FedAvg"] = f"{gap.mean:+.3f}"
             row["below"] = f"{gap.seeds - gap.wins} of {gap.seeds}"
-        count = len(histories[0].rows[0]["clients"])  # one holder of all sends to nobody
+        count = len(
+            histories[0].rows[0]["clients"]
+        )  # one holder of all sends to nobody
         for way in ("up", "down"):
-            sent = np.mean([getattr(h, f"bytes_{way}").mean() for h in histories]) / count / 1e3
+            sent = (
+                np.mean([getattr(h, f"bytes_{way}").mean() for h in histories])
+                / count
+                / 1e3
+            )
             row[way] = f"{sent:.1f}" if count > 1 else ""
         rows.append(row)
     return rows
@@ -371,14 +452,18 @@ def answering(number: str, task: Any) -> "Shown":
     )
 
 
-def found_boxes(number: str, task: Any, detections: Sequence[dict[str, torch.Tensor]]) -> "Shown":
+def found_boxes(
+    number: str, task: Any, detections: Sequence[dict[str, torch.Tensor]]
+) -> "Shown":
     """Six test scenes with the true boxes and those that were found."""
     from .show import figure
 
     x, y = (part.cpu() for part in task.test)
     panels = []
     for k, hits in enumerate(detections[:6]):
-        boxes = torch.cat([hits["boxes"], hits["labels"][:, None]], 1)[hits["scores"] > 0.3].cpu()
+        boxes = torch.cat([hits["boxes"], hits["labels"][:, None]], 1)[
+            hits["scores"] > 0.3
+        ].cpu()
         panels.append({"image": x[k], "truth": y[k][y[k, :, 4] >= 0], "boxes": boxes})
     return figure(
         number,
@@ -395,11 +480,14 @@ def real_masks(number: str) -> "Shown":
     from ..data.published import VOC
     from .show import figure
 
-    runs, names = seen()["real"], dict(enumerate(VOC, 1))
+    runs = seen()["real"]
+    names = dict(enumerate(VOC, 1))
     panels: Rows = []
     for k, truth in enumerate(runs[0]["truth"]):
         panels.append({"mask": truth, "names": names, "title": "people drew"})
-        panels += [{"mask": r["drawn"][k], "names": names, "title": r["label"]} for r in runs]
+        panels += [
+            {"mask": r["drawn"][k], "names": names, "title": r["label"]} for r in runs
+        ]
     return figure(
         number,
         scenes(panels, columns=len(runs) + 1),
@@ -414,7 +502,8 @@ def real_masks(number: str) -> "Shown":
 
 # ---- exercises -----------------------------------------------------------------------------------
 
-EACH, APART = "of the union the part that both have counts once", "boxes apart overlap by nothing"
+EACH = "of the union the part that both have counts once"
+APART = "boxes apart overlap by nothing"
 PAIRS = (  # two boxes, and what a wrong answer has not seen
     ((0, 0, 10, 10), (0, 0, 10, 10), "a box and itself overlap wholly: 1"),
     ((2, 3, 6, 7), (4, 3, 8, 7), EACH),
@@ -472,15 +561,24 @@ def area(answer: Function) -> Reasons:
     """answer(right, objects) -> average precision of predictions, best first."""
 
     def precision(right: Sequence[int], objects: int) -> float:
-        hits, points = 0, []
+        hits = 0
+        points = []
         for k, one in enumerate(right, 1):
             hits += one
             points.append((hits / objects, hits / k))
         ends = [k / 100 for k in range(101)]
-        return sum(max((p for r, p in points if r >= e - 1e-12), default=0.0) for e in ends) / 101
+        return (
+            sum(
+                max((p for r, p in points if r >= e - 1e-12), default=0.0) for e in ends
+            )
+            / 101
+        )
 
     others = torch.randint(0, 2, (6, 7), generator=generator(5)).tolist()
-    for right, objects, reason in (*LISTS, *((row, sum(row) + 1, BEYOND) for row in others)):
+    for right, objects, reason in (
+        *LISTS,
+        *((row, sum(row) + 1, BEYOND) for row in others),
+    ):
         got = float(answer(torch.tensor(right), objects))
         if not abs(got - precision(right, objects)) <= 0.011:  # a sum or an integral
             yield f"{reason} ({got:.3g} for {list(right)} of {objects} objects)"
@@ -491,30 +589,42 @@ def area(answer: Function) -> Reasons:
     channels_of_first=(16, range(8, 33)),
     channels_of_second=(32, range(16, 49)),
 )
-def payload(numbers_in_all: int, channels_of_first: int, channels_of_second: int) -> Any:
+def payload(
+    numbers_in_all: int, channels_of_first: int, channels_of_second: int
+) -> Any:
     """The numbers that RPN sends for the scene detector, without batch statistics."""
-    first, second = channels_of_first, channels_of_second
-    total, last = numbers_in_all, 64 * 15
+    first = channels_of_first
+    second = channels_of_second
+    total = numbers_in_all
+    last = 64 * 15
     kernels = first + first * second + second * 64 + 2 * 64 * 64  # 3 x 3
     return number(
         total - 8 * kernels,
         {
             total: "that is the dense message; the kernels have to be pooled",
             total - 9 * kernels: "each pooled kernel still sends one number, its mean",
-            total - 8 * (kernels + last): "the last convolution is 1 x 1: pooling saves nothing"
+            total
+            - 8
+            * (kernels + last): "the last convolution is 1 x 1: pooling saves nothing"
             " there",
             8 * kernels: "that is what pooling saves; how much is left?",
             kernels: "kernels are not all: batch normalisation and the last convolution travel,"
             " too",
-            kernels + last: "batch normalisation and the last convolution's biases travel, too",
-            4 * (total - 8 * kernels): "that is the number of bytes; the question is for numbers",
+            kernels
+            + last: "batch normalisation and the last convolution's biases travel, too",
+            4
+            * (
+                total - 8 * kernels
+            ): "that is the number of bytes; the question is for numbers",
         },
     )
 
 
 def flipped(answer: Any) -> Reasons:
     """answer(boxes) -> the boxes [k, 4] in the picture of width 64 seen in a mirror."""
-    boxes = torch.tensor([[0.0, 2.0, 10.0, 12.0], [30.0, 5.0, 64.0, 60.0], [22.0, 1.0, 42.0, 3.0]])
+    boxes = torch.tensor(
+        [[0.0, 2.0, 10.0, 12.0], [30.0, 5.0, 64.0, 60.0], [22.0, 1.0, 42.0, 3.0]]
+    )
     before = boxes.clone()
     got = answer(boxes)
     yield not torch.equal(boxes, before) and "the boxes that came in are changed"
@@ -528,7 +638,9 @@ def flipped(answer: Any) -> Reasons:
     right = torch.stack([64 - x2, y1, 64 - x1, y2], 1)
     pixels = "edges lie between pixels: the mirror image of x is 64 - x, not 63 - x"
     wrong = {pixels: right - torch.tensor([1.0, 0, 1, 0])}
-    yield compared(got, right, wrong, "the mirror image of (x1, y1, x2, y2) is not that")
+    yield compared(
+        got, right, wrong, "the mirror image of (x1, y1, x2, y2) is not that"
+    )
 
 
 EXERCISES = {

@@ -22,7 +22,9 @@ def stored(name: str) -> dict[str, Any]:
 
 def costs(kind: str = "costs") -> dict[str, Cost]:
     """The stored tables of ``fl.cost``, or those of a meter (``kind`` "meters"), by network."""
-    return {entry["network"]["name"]: Cost(**entry) for entry in stored("sends.json")[kind]}
+    return {
+        entry["network"]["name"]: Cost(**entry) for entry in stored("sends.json")[kind]
+    }
 
 
 def totals(number: str, caption: str, alt: str) -> Chart:
@@ -37,7 +39,10 @@ def totals(number: str, caption: str, alt: str) -> Chart:
         for row in body
         for way in ("up", "down")
     ]
-    both = {name: {r["method"]: r["up"] + r["down"] for r in body} for name, body in tables.items()}
+    both = {
+        name: {r["method"]: r["up"] + r["down"] for r in body}
+        for name, body in tables.items()
+    }
     methods = list(dict.fromkeys(row["method"] for row in rows))
     params = [
         choice("network", "network", list(tables), "ResNet-50", "select"),
@@ -63,12 +68,16 @@ def totals(number: str, caption: str, alt: str) -> Chart:
             altair.X("gb:Q", title="GB of all clients and rounds"),
             altair.Y("method:N", title=None, sort=order),
             series(altair.Color, "way", ("up", "down"), (BLUE, SKY), LEGEND),
-            opacity=altair.condition("datum.method == method", altair.value(1), altair.value(0.45)),
+            opacity=altair.condition(
+                "datum.method == method", altair.value(1), altair.value(0.45)
+            ),
             tooltip=[
                 altair.Tooltip("method:N"),
                 altair.Tooltip("way:N"),
                 altair.Tooltip("gb:Q", title="GB", format=".3~r"),
-                altair.Tooltip("bytes:Q", title="bytes of a client and round", format=","),
+                altair.Tooltip(
+                    "bytes:Q", title="bytes of a client and round", format=","
+                ),
             ],
         )
     )
@@ -90,7 +99,8 @@ def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
 
 def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":
     """The same with one row for methods whose rows are equal; empty rows are left out."""
-    heads, filled = list(frame), frame[frame.astype(bool).any(axis=1)].reset_index()
+    heads = list(frame)
+    filled = frame[frame.astype(bool).any(axis=1)].reset_index()
     methods = filled.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
     return methods.reset_index()[["method", *heads]]
 
@@ -100,7 +110,9 @@ TWO = "ResNet-50", "transformer block"
 
 def two_networks(number: str, caption: str) -> Shown:
     """What every method sends of a ResNet-50 and of a transformer block."""
-    rows = side_by_side({name: costs()[name] for name in TWO}, "up", "down", "times less")
+    rows = side_by_side(
+        {name: costs()[name] for name in TWO}, "up", "down", "times less"
+    )
     return table(number, equal_rows(rows), caption)
 
 
@@ -108,8 +120,12 @@ def reasons(number: str, caption: str) -> Shown:
     """What a method does to these two networks, or why it has no form for one."""
     import pandas
 
-    notes = {name: {row["method"]: row["note"] for row in costs()[name].rows} for name in TWO}
-    return table(number, equal_rows(pandas.DataFrame(notes).rename_axis("method")), caption)
+    notes = {
+        name: {row["method"]: row["note"] for row in costs()[name].rows} for name in TWO
+    }
+    return table(
+        number, equal_rows(pandas.DataFrame(notes).rename_axis("method")), caption
+    )
 
 
 SHOWN = {
@@ -121,7 +137,9 @@ SHOWN = {
 
 def metered(number: str, caption: str) -> Shown:
     """What the meter counted in two programs."""
-    rows = side_by_side(costs("meters"), "up", "down", "error").rename_axis("what is sent")
+    rows = side_by_side(costs("meters"), "up", "down", "error").rename_axis(
+        "what is sent"
+    )
     return table(number, rows[rows.index.isin(SHOWN)].reset_index(), caption)
 
 
@@ -133,7 +151,15 @@ def conformance(number: str, caption: str) -> Shown:
     rows[["theirs", "ours"]] /= 1e6
     rows["our coder"] = "`" + rows["coder"] + "`"
     rows = rows.rename(columns=lambda name: name.replace("_", " "))
-    heads = ["program", "compressor", "our coder", "theirs", "ours", "their error", "our error"]
+    heads = [
+        "program",
+        "compressor",
+        "our coder",
+        "theirs",
+        "ours",
+        "their error",
+        "our error",
+    ]
     units = dict.fromkeys(heads[3:5], "MB") | dict.fromkeys(heads[5:], "of the energy")
     forms = dict.fromkeys(heads[3:5], ".2f") | dict.fromkeys(heads[5:], ".2g")
     return table(number, rows[heads], caption, units, forms)
@@ -141,6 +167,7 @@ def conformance(number: str, caption: str) -> Shown:
 
 def repeated(number: str, caption: str) -> Shown:
     """The same update sent again and again through signs, with and without a memory."""
-    again, error = stored("coders_peers.json")["again"], "error of the mean"
+    again = stored("coders_peers.json")["again"]
+    error = "error of the mean"
     rows = [{"who remembers": name, error: value} for name, value in again.items()]
     return table(number, rows, caption, {error: "of the energy"}, {error: ".2g"})

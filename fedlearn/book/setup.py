@@ -44,21 +44,32 @@ class Chapter:
         pick(scale, SCALES, "scale")
         whole_number("rounds", rounds)
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
-            raise ValueError(f"A federation has at least 2 clients, not {task['clients']}.")
+            raise ValueError(
+                f"A federation has at least 2 clients, not {task['clients']}."
+            )
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f'There is no GPU here for device "{device}"; "auto" takes the CPU.')
+            raise ValueError(
+                f'There is no GPU here for device "{device}"; "auto" takes the CPU.'
+            )
         self.scale, self.device, self.seed, self.rounds = scale, device, seed, rounds
         self.seeds = [seed + k for k in range(5 if scale == "full" else 3)]
         # a chapter takes a minute: of the larger data sets a part is enough for that
         few = scale == "quick" and task.get("dataset", "digits") != "digits"
         part = {"train": 600, "test": 500} if few else {}
         self.options: dict[str, Any] = {"device": device, **part, **task}
-        self.how: dict[str, Any] = {"batch_size": 16, "engine": "stacked", "progress": False}
+        self.how: dict[str, Any] = {
+            "batch_size": 16,
+            "engine": "stacked",
+            "progress": False,
+        }
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
         # on a GPU a chapter's own loops compute as exactly as the package does, and always the same
-        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = False, True
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = (
+            False,
+            True,
+        )
         self.task()  # a data set that is absent is said here
 
     def task(self, **changes: Any) -> Task:
@@ -84,7 +95,9 @@ class Chapter:
         return f'{styles().content}<p class="fl fl-small">{self!r}</p>'
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{k} {v}" for k, v in self.options.items() if v not in (None, ""))
+        options = ", ".join(
+            f"{k} {v}" for k, v in self.options.items() if v not in (None, "")
+        )
         return f"{options}; seeds {', '.join(map(str, self.seeds))}."
 
 
@@ -97,4 +110,6 @@ def usual_processor() -> bool:
     thread, as with one bit an entry, so does where it ends."""
     about = Path("/proc/cpuinfo")
     maker = about.read_text(encoding="utf-8") if about.exists() else ""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "AuthenticAMD" in maker
+    return (
+        torch.backends.cpu.get_cpu_capability() == "AVX512" and "AuthenticAMD" in maker
+    )

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
 DECIMALS = re.compile(r"(\.\d\d)\d+")
-CURVES = re.compile(r'<path d="M ([^CL"]*)((?:C [^CLz"]*){8})z\s*"')  # a closed path of eight
+CURVES = re.compile(
+    r'<path d="M ([^CL"]*)((?:C [^CLz"]*){8})z\s*"'
+)  # a closed path of eight
 POSITIONS = 5  # of a slider, at least
 NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?[%×]| ± [\d.,]+)?( \(.*\))?$")
 
@@ -45,10 +47,14 @@ class Shown:
 def figcaption(kind: str, number: str, caption: str) -> tuple[str, str]:
     """An id for links, and the caption with its number as HTML; both must be there."""
     if not re.fullmatch(r"[\dA-Z]+\.\d+", number):
-        raise ValueError(f'A {kind.lower()} has a number such as "4.2", not {number!r}.')
+        raise ValueError(
+            f'A {kind.lower()} has a number such as "4.2", not {number!r}.'
+        )
     if not caption.strip():
         raise ValueError(f"{kind} {number} needs a caption.")
-    how = ' <a href="../appendix/how_we_measure.md">How we measure</a>' * (kind == "Table")
+    how = ' <a href="../appendix/how_we_measure.md">How we measure</a>' * (
+        kind == "Table"
+    )
     return f"{kind.lower()}-{number.replace('.', '-')}", (
         f"<figcaption><b>{kind} {number}.</b> {inline(caption)}{how}</figcaption>"
     )
@@ -74,7 +80,8 @@ def _marked(match: re.Match[str]) -> str:
 def _disc(curves: re.Match[str]) -> str:
     """A disc of a scatter in a tenth of the letters."""
     (x, bottom), (right, _), (_, top) = (
-        map(float, place.split()[-2:]) for place in (curves[1], *curves[2].split("C")[2:5:2])
+        map(float, place.split()[-2:])
+        for place in (curves[1], *curves[2].split("C")[2:5:2])
     )
     if abs(right - x - abs(bottom - top) / 2) > 0.02:  # not round
         return curves[0]
@@ -93,7 +100,9 @@ def svg(figure: "Figure", salt: str) -> str:
 
     width = float(figure.get_figwidth()) * 72
     sizes = [
-        float(t.get_fontsize()) for t in figure.findobj(Text) if t.get_text() and t.get_visible()
+        float(t.get_fontsize())
+        for t in figure.findobj(Text)
+        if t.get_text() and t.get_visible()
     ]
     if sizes and min(sizes) * PHONE / width < SMALLEST:
         raise ValueError(
@@ -106,14 +115,20 @@ def svg(figure: "Figure", salt: str) -> str:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     plt.close(figure)
     text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(
+        r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL
+    )
     # hundredths of a point are enough
-    text = re.sub(r' (d|x|y)="[^"]+"', lambda match: DECIMALS.sub(r"\1", match[0]), text)
+    text = re.sub(
+        r' (d|x|y)="[^"]+"', lambda match: DECIMALS.sub(r"\1", match[0]), text
+    )
     text = CURVES.sub(_disc, text)
     # ids are the page's, not the picture's
     text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
     size = f'style="max-width:{width * 4 / 3:.0f}px" aria-hidden="true"'
-    return re.sub(r'(<svg [^>]*?) ?width="[^"]*pt"', rf"\1 {size}", text, count=1).replace(
+    return re.sub(
+        r'(<svg [^>]*?) ?width="[^"]*pt"', rf"\1 {size}", text, count=1
+    ).replace(
         f' height="{re.search(r"height=.([^ ]*)pt", text).group(1)}pt"',  # type: ignore[union-attr]
         "",
         1,
@@ -121,7 +136,10 @@ def svg(figure: "Figure", salt: str) -> str:
 
 
 def figure(
-    number: str, picture: "Figure | Axes | Sequence[Figure | Axes]", caption: str, alt: str
+    number: str,
+    picture: "Figure | Axes | Sequence[Figure | Axes]",
+    caption: str,
+    alt: str,
 ) -> Shown:
     """A figure: ``fl.book.figure("4.2", ax, caption="...", alt="...")``.
 
@@ -160,7 +178,9 @@ def cell(value: Any) -> tuple[str, bool]:
             return value, False
         if not NUMBER.fullmatch(value):
             return inline(value), value == "not reached"
-        return inline(value).replace(" (", "<br>("), True  # numbers do not wrap by themselves
+        return inline(value).replace(
+            " (", "<br>("
+        ), True  # numbers do not wrap by themselves
     if value is None or value != value:
         return "", True
     if isinstance(value, bool):
@@ -186,30 +206,45 @@ def table(
     frame: Any = rows
     if hasattr(frame, "to_dict"):
         named = [str(i) for i in frame.index] if isinstance(frame.index[0], str) else []
-        head, corner = [str(c) for c in frame.columns], str(frame.index.name or "")
+        head = [str(c) for c in frame.columns]
+        corner = str(frame.index.name or "")
         body = frame.to_numpy(object).tolist()
     else:
-        head, corner, named = list(frame[0]), "", []
+        head = list(frame[0])
+        corner = ""
+        named = []
         body = [list(row.values()) for row in frame]
     for k, form in ((head.index(name), form) for name, form in (forms or {}).items()):
         for row in body:
-            row[k] = row[k] if row[k] is None or row[k] != row[k] else format(row[k], form)
+            row[k] = (
+                row[k] if row[k] is None or row[k] != row[k] else format(row[k], form)
+            )
     cells = [[cell(value) for value in row] for row in body]
     columns = [
         [row[k] for row in cells if row[k][0] and "fl-missing" not in row[k][0]]
         for k in range(len(head))
     ]
-    right = [bool(column) and all(is_number for _, is_number in column) for column in columns]
+    right = [
+        bool(column) and all(is_number for _, is_number in column) for column in columns
+    ]
     kind = [' class="fl-number"' if r else "" for r in right]
     units = units or {}
     top = (f"<th>{inline(corner)}</th>" if corner else "<td></td>") if named else ""
     for name, style in zip(head, kind, strict=True):
-        unit = f'<span class="fl-unit">{inline(units[name])}</span>' if name in units else ""
-        top += f'<th scope="col"{style}>{inline(name)}{unit}</th>' if name else "<td></td>"
+        unit = (
+            f'<span class="fl-unit">{inline(units[name])}</span>'
+            if name in units
+            else ""
+        )
+        top += (
+            f'<th scope="col"{style}>{inline(name)}{unit}</th>' if name else "<td></td>"
+        )
     lines = []
     for k, row in enumerate(cells):
         line = f'<th scope="row">{inline(named[k])}</th>' if named else ""
-        line += "".join(f"<td{style}>{v}</td>" for (v, _), style in zip(row, kind, strict=True))
+        line += "".join(
+            f"<td{style}>{v}</td>" for (v, _), style in zip(row, kind, strict=True)
+        )
         lines.append(f"<tr>{line}</tr>")
     return Shown(
         f'<figure class="fl" id="{anchor}">{above}<div class="fl-scroll" role="region" '
@@ -220,7 +255,11 @@ def table(
 
 
 def sortable(
-    number: str, frame: "pandas.DataFrame", caption: str, style: str = "", text: str = ""
+    number: str,
+    frame: "pandas.DataFrame",
+    caption: str,
+    style: str = "",
+    text: str = "",
 ) -> Shown:
     """A table that the reader sorts and searches, by itables and without a network.
 
@@ -283,7 +322,9 @@ class Chart(Shown):
     They are two, because JupyterLab would show the HTML of one output in place of its spec.
     """
 
-    def __init__(self, spec: dict[str, Any], anchor: str, below: str, text: str) -> None:
+    def __init__(
+        self, spec: dict[str, Any], anchor: str, below: str, text: str
+    ) -> None:
         data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
         picture = (
             f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
@@ -326,11 +367,15 @@ def chart(
         if not isinstance(bind, dict):
             continue
         if not str(bind.get("name", "")).strip():
-            raise ValueError(f"The control {p['name']!r} of figure {number} needs a name.")
+            raise ValueError(
+                f"The control {p['name']!r} of figure {number} needs a name."
+            )
         if bind.get("input") == "range":
             count = (bind["max"] - bind["min"]) / bind.get("step", 1) + 1
             if count < POSITIONS - 1e-9:
-                raise ValueError(f"The slider {p['name']!r} has fewer than {POSITIONS} positions.")
+                raise ValueError(
+                    f"The slider {p['name']!r} has fewer than {POSITIONS} positions."
+                )
     spec |= {
         "description": " ".join(alt.split()),
         "usermeta": {"units": dict(units or {}), "keep": list(keep), **more},

@@ -13,10 +13,22 @@ with extra("book"):
 BLUE, ORANGE, GREEN, PINK, SKY, AMBER, _ = COLOURS
 GREY = "#7a828e"  # read on white and on black
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3]]
-SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right"]
+SHAPES = [
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "cross",
+    "triangle-right",
+]
 WORDS = {"align": "left", "fontSize": 12, "color": GREY}
 BOLD = WORDS | {"fontSize": 13, "fontWeight": "bold"}
-DOTTED = {"strokeDash": [2, 3], "color": GREY, "aria": False}  # the words beside it say it
+DOTTED = {
+    "strokeDash": [2, 3],
+    "color": GREY,
+    "aria": False,
+}  # the words beside it say it
 LEGEND = {"orient": "top", "title": None, "symbolStrokeWidth": 0, "symbolOpacity": 1}
 ONE = alt.InlineData(values=[{}])  # a mark that is there once
 
@@ -59,7 +71,9 @@ def layered(
         if shared.transform is not alt.Undefined:
             spec["transform"] = [step.to_dict() for step in shared.transform]
     with alt.data_transformers.enable(consolidate_datasets=False):
-        spec["layer"] = [layer.to_dict(validate=False, context=context) for layer in layers]
+        spec["layer"] = [
+            layer.to_dict(validate=False, context=context) for layer in layers
+        ]
     return spec
 
 
@@ -69,14 +83,26 @@ def heading(text: Any, **more: Any) -> dict[str, Any]:
     return {"text": text, "anchor": "start", "fontSize": 13, "color": GREY, **more}
 
 
-def slider(name: str, label: str, value: float, low: float, high: float, step: float) -> dict:
+def slider(
+    name: str, label: str, value: float, low: float, high: float, step: float
+) -> dict:
     """A parameter that a slider sets; ``label`` stands before it."""
-    bind = {"input": "range", "min": low, "max": high, "step": step, "name": f"{label} "}
+    bind = {
+        "input": "range",
+        "min": low,
+        "max": high,
+        "step": step,
+        "name": f"{label} ",
+    }
     return {"name": name, "value": value, "bind": bind}
 
 
 def choice(
-    name: str, label: str, options: Sequence[Any], value: Any = None, kind: str = "radio"
+    name: str,
+    label: str,
+    options: Sequence[Any],
+    value: Any = None,
+    kind: str = "radio",
 ) -> dict:
     """A parameter that is one of several, the first if no ``value`` is given; ``kind`` is
     ``radio`` or ``select``."""
@@ -86,7 +112,11 @@ def choice(
 
 def tick(name: str, label: str, value: bool) -> dict:
     """A parameter that a check box sets."""
-    return {"name": name, "value": value, "bind": {"input": "checkbox", "name": f"{label} "}}
+    return {
+        "name": name,
+        "value": value,
+        "bind": {"input": "checkbox", "name": f"{label} "},
+    }
 
 
 def series(
@@ -155,8 +185,12 @@ def kernel_panels(
     deep = 4.2 * ((len(names) - 1) // columns)  # where the last row of panels begins
     low = deep + 3.4 + 0.5 * len(lines)
     wide = {"axis": None, "scale": {"domain": [0, 3.8 * columns - 0.8], "nice": False}}
-    high = {"axis": None, "scale": {"domain": [low, -0.7], "nice": False, "zero": False}}
-    x, y = alt.X("x:Q", **wide), alt.Y("y:Q", **high)
+    high = {
+        "axis": None,
+        "scale": {"domain": [low, -0.7], "nice": False, "zero": False},
+    }
+    x = alt.X("x:Q", **wide)
+    y = alt.Y("y:Q", **high)
     shared = alt.Chart(alt.InlineData(values=cells)).transform_calculate(
         value=value,
         x=f"datum.panel % {columns} * 3.8 + datum.u",
@@ -169,7 +203,9 @@ def kernel_panels(
     color = alt.Color("value:Q", scale=alt.Scale(**colours), legend=None)
     middle = (alt.X("mx:Q", **wide), alt.Y("my:Q", **high))
     layers = [
-        alt.Chart().mark_rect(stroke="#888").encode(x, alt.X2("x2"), y, alt.Y2("y2"), color),
+        alt.Chart()
+        .mark_rect(stroke="#888")
+        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), color),
         alt.Chart()
         .mark_text(fontSize=12)
         .encode(
@@ -192,5 +228,6 @@ def kernel_panels(
         )
         for k, line in enumerate(lines)
     ]
-    height, params = round(190 / 4.6 * (low + 0.7)), [*params, {"name": "names", "value": names}]
+    height = round(190 / 4.6 * (low + 0.7))
+    params = [*params, {"name": "names", "value": names}]
     return layered(height, params, layers, shared, view={"stroke": None})

@@ -12,12 +12,15 @@ from .check import TWICE, Reasons, number, varied
 
 MEANT = [-0.6, -0.3, 0.3, 0.1, -0.6, 0.1, 0.1, -0.4, 0.2, -0.5, -0.1, 0.1]
 MEANT += [-0.1, 0.1, 0.2, 0.8, -0.2, 0.1, 0.2, -0.2, -2.0, 1.0, -0.2, -0.2]
-WIDTHS, KEPT, ROUNDS = range(1, 6), range(2, 25, 2), range(1, 13)
+WIDTHS = range(1, 6)
+KEPT = range(2, 25, 2)
+ROUNDS = range(1, 13)
 
 
 def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
     """The largest entries in so many bits: their signs, or evenly spaced levels."""
-    out, largest = np.zeros_like(x), np.argsort(-np.abs(x), kind="stable")[:kept]
+    out = np.zeros_like(x)
+    largest = np.argsort(-np.abs(x), kind="stable")[:kept]
     v = x[largest]
     step = np.ptp(v) / (2**bits - 1) or 1
     size = np.abs(v).mean()
@@ -29,10 +32,14 @@ def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
 def arrivals(bits: int, kept: int) -> list[list[int]]:
     """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost is said in
     a later round."""
-    meant, error, total, rows = np.array(MEANT), np.zeros(24), np.zeros(24), []
+    meant = np.array(MEANT)
+    error = np.zeros(24)
+    total = np.zeros(24)
+    rows = []
     for t in ROUNDS:
         message = squeezed(meant + error, bits, kept)
-        error, total = meant + error - message, total + message
+        error = meant + error - message
+        total = total + message
         rows.append(np.rint(100 * total / t).astype(int).tolist())
     return rows
 
@@ -70,7 +77,11 @@ def watch_update() -> dict[str, Any]:
 
     def words(text: str, y: float, **look: Any) -> alt.Chart:
         place = {"x": alt.value(4), "y": alt.YDatum(y, type="quantitative")}
-        return alt.Chart(ONE).mark_text(**WORDS | look, text=alt.ExprRef(text)).encode(**place)
+        return (
+            alt.Chart(ONE)
+            .mark_text(**WORDS | look, text=alt.ExprRef(text))
+            .encode(**place)
+        )
 
     layers = [
         bars("meant", color="transparent", stroke=GREY, strokeWidth=1.2, size=15),
@@ -85,7 +96,8 @@ def watch_update() -> dict[str, Any]:
         .encode(x=alt.value(4), y=alt.value(2), text="said:N"),
         words("'grey: meant; blue: what arrives in a round, on average'", 1.55),
         words(
-            "remember ? 'orange: remembered, still to be said' : 'orange: lost, every time'", -2.5
+            "remember ? 'orange: remembered, still to be said' : 'orange: lost, every time'",
+            -2.5,
         ),
     ]
     params = [
@@ -109,14 +121,23 @@ def seeded(seed: int) -> torch.Generator:
 def random_positions(answer: Any) -> Reasons:
     """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times
     the entries drawn. How a side draws from the seed is up to it."""
-    if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
+    if (
+        not isinstance(answer, tuple)
+        or len(answer) != 2
+        or not all(callable(f) for f in answer)
+    ):
         yield "two functions are asked for: pass the pair (send, receive)"
     send, receive = answer
-    n, k = 40, 10
+    n = 40
+    k = 10
     x = torch.rand(n, generator=seeded(7)) + 1
-    before, counts, elsewhere = x.clone(), torch.zeros(n), False
+    before = x.clone()
+    counts = torch.zeros(n)
+    elsewhere = False
     for seed in range(20):
-        torch.manual_seed(1000 + seed)  # the two sides are two machines: only the seed is shared
+        torch.manual_seed(
+            1000 + seed
+        )  # the two sides are two machines: only the seed is shared
         state = torch.get_rng_state()
         values = send(x, k, seed)
         elsewhere |= not torch.equal(torch.get_rng_state(), state)
@@ -156,16 +177,22 @@ def random_positions(answer: Any) -> Reasons:
 @varied(per_cent=(1.0, [k / 100 for k in range(105, 600)]))
 def ratio(per_cent: float) -> Any:
     p = per_cent / 100
-    bits = min(b + 1 / (1 - (1 - p) ** 2**b) for b in range(16))  # a position, in the best words
+    bits = min(
+        b + 1 / (1 - (1 - p) ** 2**b) for b in range(16)
+    )  # a position, in the best words
     return number(
         32 / p / (bits + 1),
         {
             32 / p / bits: "each kept entry also costs the one bit of its sign",
             32 / p / 33: "the positions are Rice words here, not 32-bit numbers",
             32 / p: "that leaves out the positions",
-            32 / p / (bits + 32): "only the sign of a kept entry is sent, not its four bytes",
-            p * (bits + 1): "that is the number of bits an entry; how many times less than 32 is"
-            " it",
+            32
+            / p
+            / (bits + 32): "only the sign of a kept entry is sent, not its four bytes",
+            p
+            * (
+                bits + 1
+            ): "that is the number of bits an entry; how many times less than 32 is it",
         },
         tolerance=0.01,
     )
@@ -174,8 +201,12 @@ def ratio(per_cent: float) -> Any:
 def coin(answer: Any) -> Reasons:
     """(x, generator) -> each entry the smallest or the largest of x, with mean x."""
     yield not callable(answer) and "a function of x and a generator is asked for"
-    x, state = torch.randn(6, generator=seeded(7)), torch.get_rng_state()
-    before, low, high, draws = x.clone(), x.min(), x.max(), 4000
+    x = torch.randn(6, generator=seeded(7))
+    state = torch.get_rng_state()
+    before = x.clone()
+    low = x.min()
+    high = x.max()
+    draws = 4000
     if (shape := torch.as_tensor(answer(x.clone(), seeded(1))).shape) != x.shape:
         yield f"coin returns the shape {list(shape)} for [6]"
     generator = seeded(1)
@@ -183,7 +214,10 @@ def coin(answer: Any) -> Reasons:
     yield not torch.equal(x, before) and "coin changes the tensor that it is given"
     if not torch.equal(torch.get_rng_state(), state):
         yield "the randomness does not come from the generator that is given"
-    twice = [[torch.as_tensor(answer(x, g)) for _ in range(20)] for g in (seeded(3), seeded(3))]
+    twice = [
+        [torch.as_tensor(answer(x, g)) for _ in range(20)]
+        for g in (seeded(3), seeded(3))
+    ]
     yield not torch.equal(torch.stack(twice[0]), torch.stack(twice[1])) and TWICE
     # low + (high - low) may miss high by the last bit: that is no other entry
     off = torch.minimum((got - low).abs(), (got - high).abs()) / (high - low)
@@ -200,7 +234,9 @@ def coin(answer: Any) -> Reasons:
     if (correlation - torch.eye(len(correlation))).abs().max() > 0.2:
         yield "the entries go up and down together; each needs a uniform number of its own"
     same = torch.full((3,), 2.5)
-    if not torch.allclose(torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same):
+    if not torch.allclose(
+        torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same
+    ):
         yield "a tensor of equal entries does not come back as it was"
 
 
