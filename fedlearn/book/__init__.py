@@ -1,7 +1,7 @@
 """What only chapters use: figures, tables, explorers, exercises, the class edition.
 
-A chapter's module has its explorers, its drawings and the checks of its exercises. Names are loaded
-when first asked for: ``fedlearn.check`` needs no matplotlib.
+A chapter's module has its explorers, its drawings and the checks of its exercises.
+Names are loaded when first asked for: ``fedlearn.check`` needs no matplotlib.
 """
 
 from importlib import import_module
@@ -25,7 +25,8 @@ _NAMES = {
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": (
-        "answering found_boxes learned moving_boxes pooled_layers real_masks scenes seen steer_box"
+        "answering found_boxes learned moving_boxes pooled_layers "
+        "real_masks scenes seen steer_box"
     ),
     "sends": "conformance metered reasons repeated totals two_networks",
     "setup": "chapter styles usual_processor",

@@ -1,14 +1,15 @@
 """The checks of the exercises.
 
-``fl.check("fedavg-average", my_function)`` says "right", or gives the reason why not yet.
-``fl.solution("fedavg-average")`` shows the reference answer, folded. ``fl.progress()`` lists the
-exercises that are right so far.
+``fl.check("fedavg-average", my_function)`` says "right", or gives the reason why not
+yet.
+``fl.solution("fedavg-average")`` shows the reference answer, folded. ``fl.progress()``
+lists the exercises that are right so far.
 
-The module of a chapter has the name that its exercises begin with. Its dictionary ``EXERCISES``
-maps an exercise to a test: a function that takes the reader's answer and returns a reason, the end
-of the sentence "not yet, because ...", or ``None`` for a right answer. A test may also yield
-reasons; the first one that is true is shown. Reference answers are in ``book/solutions``, a file a
-chapter.
+The module of a chapter has the name that its exercises begin with. Its dictionary
+``EXERCISES`` maps an exercise to a test: a function that takes the reader's answer and
+returns a reason, the end of the sentence "not yet, because ...", or ``None`` for a
+right answer. A test may also yield reasons; the first one that is true is shown.
+Reference answers are in ``book/solutions``, a file a chapter.
 """
 
 import csv
@@ -60,7 +61,8 @@ COLUMNS = ["exercise", "right", "checks"]
 
 @dataclass
 class Edition:
-    """The state of a class notebook: solutions are hidden, and numbers may be a student's own."""
+    """The state of a class notebook: solutions are hidden, and numbers may be a
+    student's own."""
 
     begun: bool = False
     student: str | None = None
@@ -72,7 +74,8 @@ CLASS = Edition()
 
 @dataclass(frozen=True)
 class Verdict:
-    """What ``check`` returns; shown as its sentence, and true only for a right answer."""
+    """What ``check`` returns; shown as its sentence, and true only for a right
+    answer."""
 
     exercise: str
     reason: str | None
@@ -83,7 +86,10 @@ class Verdict:
 
     def __repr__(self) -> str:
         if not self.answered:
-            return f"{self.exercise}: no answer yet. Write yours in the cell above, then run both."
+            return (
+                f"{self.exercise}: no answer yet. Write yours in the cell "
+                f"above, then run both."
+            )
         result = "right" if self else f"not yet, because {self.reason}"
         return f"{self.exercise}: {result}."
 
@@ -91,8 +97,8 @@ class Verdict:
 def empty(answer: Any) -> bool:
     """Is it what the answer cell holds before anybody wrote there?
 
-    ``...`` or ``None``, a function that returns one of them and does nothing else, an object with
-    such a method, or a tuple with one of these in it.
+    ``...`` or ``None``, a function that returns one of them and does nothing else, an
+    object with such a method, or a tuple with one of these in it.
     """
     if answer is None or answer is ...:
         return True
@@ -121,7 +127,8 @@ def empty(answer: Any) -> bool:
 
 
 def module_of(exercise: str) -> Any:
-    """The module with the tests of a chapter's exercises; ``ValueError`` if there is none."""
+    """The module with the tests of a chapter's exercises; ``ValueError`` if there is
+    none."""
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
     return import_module(f".{chapter}", __package__)
@@ -133,8 +140,8 @@ def course(student: str | None = None) -> None:
     Parameters
     ----------
     student : str, optional
-        An id, from which the numbers of exercises are drawn. While nbgrader marks, the name of the
-        student's folder takes its place.
+        An id, from which the numbers of exercises are drawn. While nbgrader marks, the
+        name of the student's folder takes its place.
 
     Examples
     --------
@@ -158,7 +165,8 @@ def kernel() -> Any:
 
 
 def reason_of(test: Callable[[Any], Any], answer: Any) -> str | None:
-    """The reason that a test gives for an answer. An error of the answer is a reason, too."""
+    """The reason that a test gives for an answer. An error of the answer is a
+    reason, too."""
     import torch
 
     try:
@@ -174,7 +182,8 @@ def reason_of(test: Callable[[Any], Any], answer: Any) -> str | None:
 
 
 def reason_of_error(error: BaseException, answer: Any) -> str:
-    """The reason for an error, which the answer's code raised or a test of what it returns."""
+    """The reason for an error, which the answer's code raised or a test of what it
+    returns."""
     if isinstance(
         error.__cause__, StopIteration
     ):  # raised by the answer in a test that yields
@@ -196,8 +205,8 @@ def reason_of_error(error: BaseException, answer: Any) -> str:
 def check(exercise: str, answer: Any) -> Verdict:
     """Check an answer: a number, a tensor or a function, as the exercise asks.
 
-    An error in the answer is a reason, too. An empty answer cell is reported as such. A check that
-    does not end is interrupted like any other cell.
+    An error in the answer is a reason, too. An empty answer cell is reported as such. A
+    check that does not end is interrupted like any other cell.
 
     Parameters
     ----------
@@ -219,7 +228,8 @@ def check(exercise: str, answer: Any) -> Verdict:
     Examples
     --------
     >>> check("rpn-pool", 0.5)
-    rpn-pool: not yet, because two functions are asked for: pass the pair (pool, unpool).
+    rpn-pool: not yet, because two functions are asked for: pass the pair (pool,
+    unpool).
     """
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if empty(answer):
@@ -245,12 +255,12 @@ def check(exercise: str, answer: Any) -> Verdict:
     return verdict
 
 
-# ---- numbers that differ by student --------------------------------------------------------------
+# ---- numbers that differ by student --------------------------------------------------
 
 
 def seed() -> int:
-    """The seed of the notebook, from which the data of checks and the numbers of exercises are
-    drawn: made of the student's id, 0 where none is given."""
+    """The seed of the notebook, from which the data of checks and the numbers of
+    exercises are drawn: made of the student's id, 0 where none is given."""
     name = unicodedata.normalize("NFC", CLASS.student or "").strip()
     if not name:
         return 0
@@ -264,8 +274,8 @@ def anonymous() -> bool:
 
 @dataclass(frozen=True)
 class Varied:
-    """The test of a number that is computed from others: from the book's or, in the notebook of a
-    student, from numbers of their own."""
+    """The test of a number that is computed from others: from the book's or, in the
+    notebook of a student, from numbers of their own."""
 
     build: Callable[..., Callable[[Any], str | None]]
     numbers: dict[
@@ -288,8 +298,8 @@ def varied(**numbers: tuple[Any, Sequence[Any]]) -> Callable[[Function], Varied]
 
 
 def given(exercise: str) -> dict[str, Any]:
-    """The numbers that an exercise begins with, by their names: the book's, or those of the
-    notebook's student.
+    """The numbers that an exercise begins with, by their names: the book's, or those of
+    the notebook's student.
 
     >>> given("fedavg-bytes")
     {'rounds': 50, 'clients_in_a_round': 10}
@@ -302,11 +312,12 @@ def given(exercise: str) -> dict[str, Any]:
     return test.given()
 
 
-# ---- progress ------------------------------------------------------------------------------------
+# ---- progress ------------------------------------------------------------------------
 
 
 def progress_file() -> Path:
-    """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in this one."""
+    """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in
+    this one."""
     cwd = Path.cwd()
     for folder in (cwd, *cwd.parents):
         if (folder / "_toc.yml").exists():
@@ -315,7 +326,8 @@ def progress_file() -> Path:
 
 
 def read_progress() -> dict[str, list[Any]]:
-    """Of each exercise that was checked: is it right ("yes"), and after how many checks."""
+    """Of each exercise that was checked: is it right ("yes"), and after how many
+    checks."""
     path = progress_file()
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ",".join(COLUMNS)
@@ -344,8 +356,9 @@ def record(verdict: Verdict) -> None:
 def progress() -> Any:
     """Which exercises are right so far: a table, a row an exercise that was checked.
 
-    ``fl.check`` keeps it in ``progress.csv`` beside the notebooks, in the folder of the book's
-    table of contents where there is one. ``fl.progress().to_csv("mine.csv")`` exports it.
+    ``fl.check`` keeps it in ``progress.csv`` beside the notebooks, in the folder of the
+    book's table of contents where there is one. ``fl.progress().to_csv("mine.csv")``
+    exports it.
 
     Returns
     -------
@@ -396,17 +409,23 @@ class Solution:
             if self.code
             else ""
         )
-        return f'<details class="fl fl-solution"><summary>Solution</summary>{text}{code}</details>'
+        return (
+            f'<details class="fl '
+            f'fl-solution"><summary>Solution</summary>{text}{code}</details>'
+        )
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, (self.text, self.code)))
 
 
 def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
-    """The reference answers of a chapter, by exercise; empty in a class and where there is no book.
+    """The reference answers of a chapter, by exercise; empty in a class and where there
+    is no book.
 
-    ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %% <exercise>``: a
-    text in triple quotes, if any, and code that leaves the answer in ``answer``.
+        ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %%
+        <exercise>``: a text in triple quotes, if any, and code that leaves the answer
+        in
+        ``answer``.
     """
     cwd = Path.cwd()
     folders = (
@@ -461,7 +480,7 @@ def solution(exercise: str) -> Solution:
     return pick(exercise, answers, "solution")
 
 
-# ---- what checks are made of ---------------------------------------------------------------------
+# ---- what checks are made of ---------------------------------------------------------
 
 
 def number(
@@ -469,8 +488,8 @@ def number(
 ) -> Callable[[Any], str | None]:
     """A test for an answer that is one number, up to a relative ``tolerance``.
 
-    ``wrong`` says which reason to give for a typical wrong answer. Of others the power of ten is
-    compared.
+    ``wrong`` says which reason to give for a typical wrong answer. Of others the power
+    of ten is compared.
     """
 
     def test(answer: Any) -> str | None:
@@ -482,7 +501,8 @@ def number(
                 return reason
         if isinstance(expected, int) and value % 1:
             return "a whole number is asked for"
-        # of the order only: "too large" and "too small" would lead to the answer by halving
+        # of the order only: "too large" and "too small" would lead to the answer by
+        # halving
         order, right = (f"{x:.9e}".partition("e")[2] for x in (value, expected))
         if order == right:
             return f"{value:,.10g} is of the right order, and not right"
@@ -498,8 +518,8 @@ def compared(
     otherwise: str,
     atol: float = 1e-6,
 ) -> str | None:
-    """``None`` if a tensor or number is the right one; the reason of the first of ``wrong`` that it
-    is, if it is one of them; ``otherwise`` if not."""
+    """``None`` if a tensor or number is the right one; the reason of the first of
+    ``wrong`` that it is, if it is one of them; ``otherwise`` if not."""
     import torch
 
     value = torch.as_tensor(answer)
@@ -513,7 +533,8 @@ def compared(
 
 
 def generator(number: int) -> Any:
-    """A generator of the data of checks: the same each time, and another for each student."""
+    """A generator of the data of checks: the same each time, and another for each
+    student."""
     import torch
 
     return torch.Generator().manual_seed(number + seed())
@@ -529,7 +550,8 @@ def drawn(*shape: int, seed: int = 0, **options: Any) -> Any:
 def labelled(
     answer: Any, example: str, call: str, names: tuple[str, ...], about: str
 ) -> str | None:
-    """Why an answer is not what ``example`` shows, {label: method}, of methods with these names;
+    """Why an answer is not what ``example`` shows, {label: method}, of methods with
+    these names;
     ``None`` if it is."""
     from ..method import Method
 

@@ -1,10 +1,12 @@
 """Chapter 11, choosing a method: what a fleet pays, and a contest of all methods.
 
-``python -m fedlearn.book.choosing --jobs 2`` runs what ``data/chapters/choosing.yaml`` states and
-``data/grids/choosing.json`` lacks. Each method has the same budget of tuning on each split and
-number of clients: three short runs with values of one of its options, judged on validation images,
-and then whole runs with the best value. The command may be stopped at any time. ``up`` and ``down``
-are the bytes of one client in one round, on average.
+``python -m fedlearn.book.choosing --jobs 2`` runs what ``data/chapters/choosing.yaml``
+states and
+``data/grids/choosing.json`` lacks. Each method has the same budget of tuning on each
+split and number of clients: three short runs with values of one of its options, judged
+on validation images, and then whole runs with the best value. The command may be
+stopped at any time. ``up`` and ``down`` are the bytes of one client in one round, on
+average.
 """
 
 import itertools
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
     import pandas
 
 
-# ---- my fleet ------------------------------------------------------------------------------------
+# ---- my fleet ------------------------------------------------------------------------
 
-# What a family sends, those that lose least in a round first: bytes an entry of the model up and
-# down, and bytes a picture up and down. FedGKT sends 16 maps of 32 x 32 and ten logits; of what RPN
+# What a family sends, those that lose least in a round first: bytes an entry of the
+# model up and
+# down, and bytes a picture up and down. FedGKT sends 16 maps of 32 x 32 and ten logits;
+# of what RPN
 # pools, nine tenths are in 3 x 3 kernels.
 FAMILIES: dict[str, tuple[float, float, float, float]] = {
     "dense: FedAvg": (4, 4, 0, 0),
@@ -53,8 +57,8 @@ HOURS = (
 
 
 def fleet() -> dict[str, Any]:
-    """The explorer: gigabytes and hours of each family under sliders for model, clients, uplink and
-    rounds. The first three that end within a night are named."""
+    """The explorer: gigabytes and hours of each family under sliders for model,
+    clients, uplink and rounds. The first three that end within a night are named."""
     from .vega import (
         BLUE,
         DOTTED,
@@ -103,7 +107,10 @@ def fleet() -> dict[str, Any]:
         .transform_calculate(
             named="datum.fits && datum.place <= 3",
             x="clamp(log(datum.hours) / LN10, -2, 4.5)",
-            says=f"format(datum.bytes, '.2~s') + 'B, ' + ({LASTS.format('(3600 * datum.hours)')})",
+            says=(
+                f"format(datum.bytes, '.2~s') + 'B, ' + "
+                f"({LASTS.format('(3600 * datum.hours)')})"
+            ),
         )
     )
     marks = {"1 min": 1 / 60, "1 h": 1, "1 day": 24, "1 month": 720, "1 year": 8760}
@@ -145,11 +152,14 @@ def fleet() -> dict[str, Any]:
         .mark_text(align="right", fontSize=11, color=GREY)
         .encode(y, x=alt.value("width"), text="says:N"),
     ]
-    title = "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' up, ' + rounds + ' rounds'"
+    title = (
+        "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' "
+        "up, ' + rounds + ' rounds'"
+    )
     return layered(180, params, layers, shared, title=heading(title))
 
 
-# ---- the contest: its runs -----------------------------------------------------------------------
+# ---- the contest: its runs -----------------------------------------------------------
 
 CONTEST = ("split", "clients")
 CELL = (*CONTEST, "method")
@@ -166,8 +176,8 @@ def spec() -> dict[str, Any]:
 
 
 def contests() -> Iterator[Cell]:
-    """Every (split, number of clients, method), in the order in which they are run. First FedAvg
-    with one client, who has all images: training without federation."""
+    """Every (split, number of clients, method), in the order in which they are run.
+    First FedAvg with one client, who has all images: training without federation."""
     stated = spec()
     yield next(iter(stated["splits"])), 1, "FedAvg"
     yield from itertools.product(stated["splits"], stated["clients"], stated["methods"])
@@ -215,8 +225,8 @@ def late(curve: Sequence[float]) -> float:
 
 
 def best(rows: Iterable[Row]) -> dict[Cell, float]:
-    """(split, clients, method) -> the value whose short run was best by ``late``, of equal ones the
-    largest."""
+    """(split, clients, method) -> the value whose short run was best by ``late``, of
+    equal ones the largest."""
     found: dict[Cell, tuple[float, float]] = {}
     for row in rows:
         if row["short"] and row["accuracy"]:
@@ -246,19 +256,22 @@ def whole_runs(rows: list[Row]) -> list[tuple]:
     ]
 
 
-# ---- the contest: what is read of it -------------------------------------------------------------
+# ---- the contest: what is read of it -------------------------------------------------
 
 runs = cache(lambda: stored("choosing")[0])
 
 
 def entries(short: bool = False) -> "pandas.DataFrame":
-    """The stored runs, a row each; ``short`` ones are those that chose the methods' values.
+    """The stored runs, a row each; ``short`` ones are those that chose the methods'
+    values.
 
-    ``rounds`` are those after which the accuracy was measured, ``accuracy`` what was seen there;
-    ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one round, on average.
-    ``least`` is the smallest ``seconds`` of all such runs of this method with so many clients: runs
-    share their machine with others, and the least disturbed comes nearest. Runs that diverged are
-    not there.
+        ``rounds`` are those after which the accuracy was measured, ``accuracy`` what
+        was seen there;
+        ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one
+        round, on average.
+        ``least`` is the smallest ``seconds`` of all such runs of this method with so
+        many clients: runs share their machine with others, and the least disturbed
+        comes nearest. Runs that diverged are not there.
     """
     import pandas
 
@@ -269,7 +282,7 @@ def entries(short: bool = False) -> "pandas.DataFrame":
     return frame
 
 
-# ---- who is ahead --------------------------------------------------------------------------------
+# ---- who is ahead --------------------------------------------------------------------
 
 TIME = "time on this link"
 BYTES = "bytes of one client"
@@ -282,8 +295,8 @@ Scores = Mapping[
 def affordable(
     runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1
 ) -> Any:
-    """How many looks of each run lie within what 5.5 rounds of FedAvg cost in bytes, or in time on
-    a link; all of them if the rounds are equal."""
+    """How many looks of each run lie within what 5.5 rounds of FedAvg cost in bytes, or
+    in time on a link; all of them if the rounds are equal."""
     cost = runs["up"] + runs["down"] if equal == BYTES else 0 * runs["up"]
     if equal == TIME:
         up, down, latency = link.check(**link.PRESETS[on])
@@ -300,8 +313,9 @@ def affordable(
 
 
 def scores(*equal: Any) -> "pandas.DataFrame":
-    """What the methods, a column each, reached within the budget of ``affordable``: a row for each
-    seed of each contest, (split, clients, seed). Who cannot pay for a round has nothing."""
+    """What the methods, a column each, reached within the budget of ``affordable``: a
+    row for each seed of each contest, (split, clients, seed). Who cannot pay for a
+    round has nothing."""
     whole = entries().query("clients > 1")
     curves = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
     whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in curves]
@@ -312,8 +326,8 @@ def scores(*equal: Any) -> "pandas.DataFrame":
 
 
 def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Is the mean of ``a`` above that of ``b`` by more than three standard errors of their
-    difference?"""
+    """Is the mean of ``a`` above that of ``b`` by more than three standard errors of
+    their difference?"""
     error = math.sqrt(np.var(a, ddof=1) / len(a) + np.var(b, ddof=1) / len(b))
     return float(np.mean(a) - np.mean(b)) > 3 * error
 
@@ -328,7 +342,7 @@ def unbeaten(scores: Scores) -> set[str]:
     }
 
 
-# ---- the contest: pictures -----------------------------------------------------------------------
+# ---- the contest: pictures -----------------------------------------------------------
 
 # link.time for a round; up and down are powers of ten of Mbit/s, latency is in ms
 SECONDS = (
@@ -336,12 +350,15 @@ SECONDS = (
     " + 8 * {row}.down / pow(10, down + 6) + 8 * {row}.up / pow(10, up + 6)"
 )
 # what one of two budgets costs a round: FedAvg's (`fedavg`) or a line's (`datum`)
-COST = f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + {{row}}.down : {SECONDS})"
+COST = (
+    f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + "
+    f"{{row}}.down : {SECONDS})"
+)
 
 
 def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
-    """For the explorer, a line a method, split and number of clients: what a round costs, and the
-    accuracies, mean, lowest and highest of the seeds."""
+    """For the explorer, a line a method, split and number of clients: what a round
+    costs, and the accuracies, mean, lowest and highest of the seeds."""
     federated = frame[frame["clients"] > 1]
     rows: list[dict[str, Any]] = []
     for case, runs in federated.groupby(list(CELL), sort=False):
@@ -360,9 +377,9 @@ def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
 
 
 def rivals(guess: int | None = None) -> dict[str, Any]:
-    """The explorer: who is how accurate within a budget of time, bytes or rounds, as a list whose
-    order moves with the link. ``guess`` is the place of FedAvg that the reader expects; without it
-    FedAvg is hidden until the reader asks to see it."""
+    """The explorer: who is how accurate within a budget of time, bytes or rounds, as a
+    list whose order moves with the link. ``guess`` is the place of FedAvg that the
+    reader expects; without it FedAvg is hidden until the reader asks to see it."""
     from . import vega as v
     from .vega import BLUE, GREY, LASTS, alt, choice, slider
 
@@ -384,7 +401,8 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         for k, (u, d, s) in named.items()
     }
     amount = (
-        f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : equal == '{BYTES}' ? "
+        f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : "
+        f"equal == '{BYTES}' ? "
         f"format(limit, '.3~s') + 'B of one client' : {LASTS.format('limit')}"
     )
     params = [
@@ -490,13 +508,15 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
 
 
 def gaps(equal: str) -> "pandas.DataFrame":
-    """By how many points the methods, a column each, are above FedAvg in all contests."""
+    """By how many points the methods, a column each, are above FedAvg in all
+    contests."""
     reached = 100 * scores(equal)
     return reached.drop(columns="FedAvg").sub(reached["FedAvg"], axis=0)
 
 
 def verdict(points: Sequence[float]) -> int:
-    """1 if leads, one a seed, are ahead by ``results.paired``, -1 if behind, 0 if neither."""
+    """1 if leads, one a seed, are ahead by ``results.paired``, -1 if behind, 0 if
+    neither."""
     lead = results.paired(
         dict(enumerate(points)), dict.fromkeys(range(len(points)), 0.0)
     )
@@ -504,8 +524,8 @@ def verdict(points: Sequence[float]) -> int:
 
 
 def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
-    """In how many of the contests a method, or each of ``names``, is ahead of FedAvg and in how
-    many behind: "4 : 1". First who leads most often at equal bytes."""
+    """In how many of the contests a method, or each of ``names``, is ahead of FedAvg
+    and in how many behind: "4 : 1". First who leads most often at equal bytes."""
     import pandas
 
     heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
@@ -524,9 +544,10 @@ def _ahead_and_behind(verdicts: "pandas.Series") -> str:
     return f"{(verdicts > 0).sum()} : {(verdicts < 0).sum()}"
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
-BUDGETS = (  # bytes allowed, up, down, whole rounds, and what a wrong answer has not seen
+# bytes allowed, up, down, whole rounds, and what a wrong answer has not seen
+BUDGETS = (
     (10_000, 1_000, 3_000, 2, "a round that is begun and not ended is worth nothing"),
     (8_000, 1_000, 3_000, 2, "a round that just fits is a round"),
     (3_999, 1_000, 3_000, 0, "not even one round fits"),
@@ -549,7 +570,10 @@ def fitting(answer: Function) -> str | None:
     try:
         free = answer(100, 0, 0)
     except ZeroDivisionError:
-        return "a method that sends nothing never uses its budget up: the answer is math.inf"
+        return (
+            "a method that sends nothing never uses its budget up: the "
+            "answer is math.inf"
+        )
     if free != math.inf:
         return f"a method that sends nothing has no last round: math.inf, not {free}"
     return None
@@ -603,13 +627,17 @@ FIELDS: tuple[tuple[Scores, str], ...] = (
             "calm": [0.75, 0.751, 0.752],
             "best": [0.8, 0.801, 0.802],
         },
-        "the spread of both counts: nobody outranks a wild method, and it outranks nobody",
+        (
+            "the spread of both counts: nobody outranks a wild method, and "
+            "it outranks nobody"
+        ),
     ),
 )
 
 
 def first(answer: Function) -> str | None:
-    """answer(scores) -> the names of the methods that nobody outranks, three standard errors."""
+    """answer(scores) -> the names of the methods that nobody outranks, three
+    standard errors."""
     for scores, reason in FIELDS:
         got = answer({name: list(runs) for name, runs in scores.items()})
         if not isinstance(got, Collection) or isinstance(got, str):
@@ -684,12 +712,16 @@ LINKS: tuple[tuple[float, float, float, str | None, str], ...] = (
 
 
 def link_for(answer: Function) -> str | None:
-    """answer(offers, up, down, seconds) -> name of the most accurate that fits into the time."""
+    """answer(offers, up, down, seconds) -> name of the most accurate that fits into
+    the time."""
     for offers in (OFFERS, OFFERS[::-1], OFFERS[1:] + OFFERS[:1]):
         for up, down, seconds, want, reason in LINKS:
             got = answer(list(offers), up, down, seconds)
             if got != want:
-                return f"{reason}: not {got!r} for {up:g} bit/s up, {down:g} down, {seconds:g} s"
+                return (
+                    f"{reason}: not {got!r} for {up:g} bit/s up, {down:g} down, "
+                    f"{seconds:g} s"
+                )
     return None
 
 

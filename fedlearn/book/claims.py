@@ -1,11 +1,12 @@
-"""What a paper claims beside what was measured here: the table that opens a chapter, the paper's
-statements asked of the stored runs, and the ledger as a page shows it.
+"""What a paper claims beside what was measured here: the table that opens a chapter,
+the paper's statements asked of the stored runs, and the ledger as a page shows it.
 
-``data/chapters/<name>.yaml`` states the rows of the table under ``opening``: what the paper prints
-is read from the ledger, what was measured here from the stored runs. A cell without a run carries
-the command that fills it. Statements stand under ``holds``: what the paper ``says``, the labels of
-two rows of its recipes, ``one`` and ``other``, and what the first should be, ``ahead``, ``level``
-or ``no lower``; ``splits`` and ``data``, if not all; ``runs``, if not those of the three scales.
+``data/chapters/<name>.yaml`` states the rows of the table under ``opening``: what the
+paper prints is read from the ledger, what was measured here from the stored runs. A
+cell without a run carries the command that fills it. Statements stand under ``holds``:
+what the paper ``says``, the labels of two rows of its recipes, ``one`` and ``other``,
+and what the first should be, ``ahead``, ``level`` or ``no lower``; ``splits`` and
+``data``, if not all; ``runs``, if not those of the three scales.
 """
 
 import html
@@ -50,7 +51,7 @@ PAPERS = {
 HEADS = ("paper", "where", "printed", "recomputed", "verdict", "why")
 VERDICTS = ["inconsistent", "rounding", "not derivable", "matches"]
 
-# ---- the table that opens a chapter --------------------------------------------------------------
+# ---- the table that opens a chapter --------------------------------------------------
 
 
 @cache
@@ -60,8 +61,8 @@ def _ledger() -> dict[str, dict[str, Any]]:
 
 
 def printed(claim: str, k: int | list[int]) -> float:
-    """The k-th number that an entry of the ledger prints, or that of a row and column of its
-    data."""
+    """The k-th number that an entry of the ledger prints, or that of a row and column
+    of its data."""
     entry = _ledger()[claim]
     if isinstance(k, list):
         return float(entry["data"][k[0]][k[1]])
@@ -72,8 +73,9 @@ def printed(claim: str, k: int | list[int]) -> float:
 
 
 def measured(row: dict[str, Any], runs: "pandas.DataFrame") -> list[float]:
-    """One number a seed: the row's measure of the runs with its line's label, and where it says of
-    which task, data set or split (``where``: the beginnings of their names), of those alone."""
+    """One number a seed: the row's measure of the runs with its line's label, and where
+    it says of which task, data set or split (``where``: the beginnings of their names),
+    of those alone."""
     if runs.empty:
         return []
     chosen = runs["label"].str.lower() == str(row["line"]).lower()
@@ -95,7 +97,8 @@ def stored(name: str) -> "pandas.DataFrame":
 
 
 def by_label(name: str, **task: Any) -> dict[str, list[History]]:
-    """Stored runs of tasks that are so, such as ``task="detection"``, by label, seed after seed."""
+    """Stored runs of tasks that are so, such as ``task="detection"``, by label, seed
+    after seed."""
     runs: dict[str, list[History]] = {}
     for h in results.load(name):
         if task.items() <= h.meta["task"].items():
@@ -104,8 +107,8 @@ def by_label(name: str, **task: Any) -> dict[str, list[History]]:
 
 
 def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str:
-    """A cell with the two measures of some runs: the last quarter, and in brackets the last test,
-    if the quarter has more tests than this.
+    """A cell with the two measures of some runs: the last quarter, and in brackets the
+    last test, if the quarter has more tests than this.
 
     >>> both([0.8, 0.6], [0.7, 0.7]), both([0.5], [0.5])
     ('0.700 ± 0.000 (0.700 ± 0.141)', '0.500')
@@ -121,17 +124,19 @@ def reached(histories: Sequence[History]) -> str:
 
 
 def dagger(chosen: Iterable[str]) -> str:
-    """The sign behind a number whose option was ``chosen`` on test images, with one seed at least;
-    else nothing."""
+    """The sign behind a number whose option was ``chosen`` on test images, with one
+    seed at least; else nothing."""
     return f" {TESTED}" * ("test" in list(chosen))
 
 
 def ends(
     name: str, form: str = ".3f", times: float = 1, **only: Any
 ) -> "pandas.DataFrame":
-    """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a row a label
-    and a column a split; of those runs alone that have what ``only`` says, such as
-    ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen on test images."""
+    """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a
+    row a label and a column a split; of those runs alone that have what ``only`` says,
+    such as
+    ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen on test
+    images."""
     runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
@@ -149,8 +154,8 @@ def ends(
 
 
 def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:
-    """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012", "0" if they
-    are equal, "" if there is no run or no number in the paper."""
+    """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012",
+    "0" if they are equal, "" if there is no run or no number in the paper."""
     seeds = list(values)
     if not seeds or paper is None:
         return ""
@@ -159,7 +164,8 @@ def difference(values: Iterable[float], paper: float | None, digits: int = 4) ->
 
 
 def opening(number: str, name: str) -> Shown:
-    """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
+    """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was
+    measured here."""
     spec = chapter_file(name)["opening"]
     compared = spec.get(
         "compares", list(spec["here"])
@@ -199,14 +205,15 @@ def opening(number: str, name: str) -> Shown:
     return table(number, rows, " ".join(spec["caption"].split()), units)
 
 
-# ---- statements ----------------------------------------------------------------------------------
+# ---- statements ----------------------------------------------------------------------
 
 
 def leads(
     runs: "pandas.DataFrame", one: str, other: str, measure: str = MEASURES[1]
 ) -> dict[tuple[str, str], list[float]]:
-    """(data set, split) -> by how many points of accuracy, if nothing else is said by the last
-    quarter, of ``stored`` runs those with the label ``one`` are ahead of those with the label
+    """(data set, split) -> by how many points of accuracy, if nothing else is said by
+    the last quarter, of ``stored`` runs those with the label ``one`` are ahead of those
+    with the label
     ``other``, a number for each seed that both have."""
     if runs.empty:
         return {}
@@ -225,8 +232,8 @@ def leads(
 
 
 def verdict(lead: Sequence[float], wanted: str) -> str:
-    """ "holds", "does not hold" or "cannot be told", by the 95 % interval of at least five seeds;
-    of fewer, in how many it is so.
+    """ "holds", "does not hold" or "cannot be told", by the 95 % interval of at least
+    five seeds; of fewer, in how many it is so.
 
     >>> verdict([2.0, 3.0, 2.0, 3.0, 2.5], "ahead"), verdict([-0.2, 0.4], "level")
     ('holds', 'in 2 of 2 seeds')
@@ -256,7 +263,8 @@ def _points(lead: Sequence[float]) -> str:
 
 
 def holds(number: str, name: str) -> Shown:
-    """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
+    """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each
+    here."""
     spec = chapter_file(name)["holds"]
     cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     columns: dict[
@@ -300,14 +308,15 @@ def holds(number: str, name: str) -> Shown:
     tally = ", ".join(
         f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told")
     )
-    caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
-        over the last quarter of the rounds, because curves jump) the first that is named is in
-        front of the second, mean ± standard deviation over the seeds. With {FEW} seeds and more a
-        95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
-        is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
-        hold if it lies below zero, and *level* neither if it lies above (so far: {tally}).
-        With fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test says
-        something else. {TESTED}: rates were chosen on test images."""
+    caption = f"""What the paper says, asked of stored runs: by how many points of
+        accuracy (mean over the last quarter of the rounds, because curves jump) the
+        first that is named is in front of the second, mean ± standard deviation over
+        the seeds. With {FEW} seeds and more a 95 % interval of their mean decides:
+        *ahead* holds if all of it is above zero, *level* if it is within {POINT:g}
+        point of zero, *no lower* if it is above minus {POINT:g}; they do not hold if it
+        lies below zero, and *level* neither if it lies above (so far: {tally}). With
+        fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test
+        says something else. {TESTED}: rates were chosen on test images."""
     return table(
         number,
         rows,
@@ -317,7 +326,8 @@ def holds(number: str, name: str) -> Shown:
 
 
 def _scales(name: str) -> dict[str, dict[str, str]]:
-    """The stored runs of the three scales of a paper's recipes, and the commands for them."""
+    """The stored runs of the three scales of a paper's recipes, and the commands for
+    them."""
     command = f"fedlearn reproduce {name} --scale"
     return {
         scale: {"results": results_folder(name, scale), "command": f"{command} {scale}"}
@@ -325,7 +335,7 @@ def _scales(name: str) -> dict[str, dict[str, str]]:
     }
 
 
-# ---- the ledger ----------------------------------------------------------------------------------
+# ---- the ledger ----------------------------------------------------------------------
 
 
 def ledger_counts(number: str, caption: str) -> Shown:
@@ -369,14 +379,18 @@ def formula(result: claims.Result) -> str:
 
 
 def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[str]:
-    """The cells of a claim as HTML. The last one folds the other readings of the claim."""
+    """The cells of a claim as HTML. The last one folds the other readings of the
+    claim."""
     claim = result.claim
     reason = f'<span id="{claim["id"]}">{inline(claim["why"])}</span>{formula(result)}'
     if readings:
         reason += f"<details><summary>{len(readings)} other readings</summary>"
         for r in readings:
             recomputed = html.escape(claims.show(r.computed))
-            reason += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
+            reason += (
+                f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, '
+                f"<b>{r.verdict}</b>: "
+            )
             reason += f"{inline(r.claim['why'])}{formula(r)}</p>"
         reason += "</details>"
     return [
@@ -390,7 +404,8 @@ def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[str
 
 
 def ledger(number: str, caption: str) -> Shown:
-    """All claims as one table, each with its other readings. Inconsistent claims come first."""
+    """All claims as one table, each with its other readings. Inconsistent claims
+    come first."""
     import pandas
 
     audited = claims.audit()

@@ -1,6 +1,7 @@
 """The class edition: a course for students, which is the book without its solutions.
 
-Each chapter with exercises also has an assignment, a notebook that nbgrader or otter-grader marks.
+Each chapter with exercises also has an assignment, a notebook that nbgrader or
+otter-grader marks.
 """
 
 import ast
@@ -35,11 +36,14 @@ BEGIN = "import fedlearn as fl\n\nfl.book.course()"
 STUDENT = 'student = ""  # your id, as your lecturer has it'
 SEEDED = "import fedlearn as fl\n\nfl.book.course(student)"
 COLUMNS = ("id", "student", "student_id")  # of a roster: one of them
-ABOUT = "Write each answer into its cell, and run all of them: a check says what is not yet right."
+ABOUT = (
+    "Write each answer into its cell, and run all of them: a check "
+    "says what is not yet right."
+)
 NBGRADER = """c = get_config()
-c.ClearSolutions.code_stub = {"python": ""}  # what students begin from stays above the answer
+c.ClearSolutions.code_stub = {"python": ""}  # the lines above the answer stay
 c.ClearSolutions.text_stub = ""
-c.OverwriteCells.add_missing_cells = True  # a check that a student removed is put back
+c.OverwriteCells.add_missing_cells = True  # a check that a student removed is restored
 c.Execute.timeout = 60  # seconds for a cell, which is then interrupted
 c.Execute.interrupt_on_timeout = True
 """
@@ -72,10 +76,11 @@ def is_check(node: Any) -> bool:
 
 
 def asserted(source: str) -> str:
-    """A check's cell with an ``assert`` in it: a marking program gives a cell that stops with an
-    error no points, and any other all of them.
+    """A check's cell with an ``assert`` in it: a marking program gives a cell that
+    stops with an error no points, and any other all of them.
 
-    What a cell shows nbgrader reads as a number of points, so the verdict is no longer shown.
+    What a cell shows nbgrader reads as a number of points, so the verdict is no longer
+    shown.
     """
     try:
         body = ast.parse(source).body
@@ -96,7 +101,7 @@ def asserted(source: str) -> str:
     return f"{name} = {ast.get_source_segment(source, call)}\nassert {name}, {name}"
 
 
-# ---- pages ---------------------------------------------------------------------------------------
+# ---- pages ---------------------------------------------------------------------------
 
 
 def linked(text: str, page: Path, pages: set[Path]) -> str:
@@ -115,7 +120,8 @@ def linked(text: str, page: Path, pages: set[Path]) -> str:
 def new_cell(
     kind: str, text: str, grade_id: str = "", points: int = 0, **grade: bool
 ) -> Cell:
-    """A cell; with ``grade_id`` one that nbgrader knows, by default to be left as it is."""
+    """A cell; with ``grade_id`` one that nbgrader knows, by default to be left as it
+    is."""
     cell: Cell = {"cell_type": kind, "metadata": {}, "source": text}
     if kind == "code":
         cell |= {"execution_count": None, "outputs": []}
@@ -129,15 +135,18 @@ def new_cell(
 def by_hand(exercise: Exercise, more: str = "") -> Cell:
     """The cell for what is answered on paper."""
     n = exercise.points
-    text = f"**Your answer** ({n} point{'s' * (n > 1)}, marked by hand):\n\n*Write here.*{more}"
+    text = (
+        f"**Your answer** ({n} point{'s' * (n > 1)}, marked by "
+        f"hand):\n\n*Write here.*{more}"
+    )
     return new_cell(
         "markdown", text, exercise.name, n, grade=True, solution=True, locked=False
     )
 
 
 def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, Any]:
-    """A chapter (as parsed JSON) for students: a place for the answer where ``fl.solution`` showed
-    what has no check, and nothing where it showed the rest."""
+    """A chapter (as parsed JSON) for students: a place for the answer where
+    ``fl.solution`` showed what has no check, and nothing where it showed the rest."""
     cells = []
     paper = {e.name: e for e in exercises(notebook["cells"]) if e.check is None}
     for cell in notebook["cells"]:
@@ -158,11 +167,12 @@ def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, A
     return {**notebook, "cells": cells}
 
 
-# ---- notebooks that are marked -------------------------------------------------------------------
+# ---- notebooks that are marked -------------------------------------------------------
 
 
 def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[str]:
-    """The functions and classes of a chapter that an exercise names, and those that they need."""
+    """The functions and classes of a chapter that an exercise names, and those that
+    they need."""
     home: dict[str, str] = {}
     for cell in cells:
         lines = source(cell).split("\n")
@@ -196,7 +206,8 @@ def reference(exercise: Exercise, answer: Solution | None) -> str:
 def question(
     exercise: Exercise, prompt: str, kind: str, answer: Solution | None
 ) -> list[Cell]:
-    """The cells of an exercise: what is asked, the place for the answer, and the check."""
+    """The cells of an exercise: what is asked, the place for the answer, and the
+    check."""
     _, begin, end = KINDS[kind]
     name = exercise.name
     points = exercise.points
@@ -221,7 +232,10 @@ def question(
     else:
         region = ["", "", begin, rubric(exercise, answer), end]
         cells = [by_hand(exercise, "\n".join(region))]
-    head = f"QUESTION\nname: {name}\npoints: {points}\nmanual: {str(not exercise.check).lower()}"
+    head = (
+        f"QUESTION\nname: {name}\npoints: {points}\nmanual: "
+        f"{str(not exercise.check).lower()}"
+    )
     return block(head, new_cell("markdown", prompt), *cells)
 
 
@@ -240,8 +254,8 @@ def copy_of(
     answers: dict[str, Solution],
     seeded: bool = False,
 ) -> Any:
-    """The assignment of a chapter, with its set-up and the reference answers; ``None`` for a
-    chapter without exercises."""
+    """The assignment of a chapter, with its set-up and the reference answers; ``None``
+    for a chapter without exercises."""
     asked = exercises(notebook["cells"])
     if not asked:
         return None
@@ -261,7 +275,10 @@ def copy_of(
         tried = (
             bool(answers) and not seeded
         )  # reference answers belong to the book's numbers
-        run = f"run_tests: {str(tried).lower()}\ngenerate: true\nexport_cell:\n  pdf: false"
+        run = (
+            f"run_tests: {str(tried).lower()}\ngenerate: "
+            f"true\nexport_cell:\n  pdf: false"
+        )
         cells.insert(0, new_cell("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
     setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
     cells += [new_cell("code", STUDENT)] * seeded
@@ -280,12 +297,12 @@ def copy_of(
     return {**notebook, "cells": cells}
 
 
-# ---- students with numbers of their own ----------------------------------------------------------
+# ---- students with numbers of their own ----------------------------------------------
 
 
 def roster(path: str | Path) -> list[str]:
-    """The students' ids in a CSV. Each is the name of a folder: of a student's copies, and of what
-    was handed in."""
+    """The students' ids in a CSV. Each is the name of a folder: of a student's copies,
+    and of what was handed in."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         separator = max(",;\t", key=text.partition("\n")[0].count)
@@ -341,12 +358,12 @@ def numbers(students: list[str], names: list[str]) -> str:
     return text.getvalue()
 
 
-# ---- the course ----------------------------------------------------------------------------------
+# ---- the course ----------------------------------------------------------------------
 
 
 def wheel(folder: Path) -> list[str]:
-    """Build this package, if it is a checkout's, into ``folder``; the lines of a requirements.txt
-    with it and with the versions that the book was made with."""
+    """Build this package, if it is a checkout's, into ``folder``; the lines of a
+    requirements.txt with it and with the versions that the book was made with."""
     if not (ROOT / "pyproject.toml").exists():
         return [f"fedlearn=={__version__}"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
@@ -360,7 +377,9 @@ def wheel(folder: Path) -> list[str]:
             shutil.copytree(ROOT / name, Path(place, name), ignore=unwanted)
         for name in ("pyproject.toml", project["readme"], *project["license-files"]):
             shutil.copy(ROOT / name, place)
-        flags = "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
+        flags = (
+            "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir"
+        ).split()
         command = [sys.executable, "-m", "pip", *flags, str(folder), place]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -407,7 +426,8 @@ def chapters(folder: Path) -> dict[str, Path]:
 
 
 def kept(path: Path) -> bool:
-    """Is a file of the book, with its path below the book's folder, one for students?"""
+    """Is a file of the book, with its path below the book's folder, one for
+    students?"""
     return not any(part in LEFT_OUT or part.startswith(".") for part in path.parts)
 
 
@@ -432,7 +452,8 @@ def make(
     kind : str
         The program that marks the assignments: "nbgrader" or "otter".
     instructor : bool
-        Also write the reference answers, into a folder of that name and into the assignments.
+        Also write the reference answers, into a folder of that name and into the
+        assignments.
     seed_from : path
         A roster. With it the numbers of exercises differ by student.
 
@@ -538,7 +559,8 @@ def fill(content: str | Path | None, target: Path) -> None:
 
 
 def configuration(path: Path) -> str:
-    """The book's configuration for Jupyter Book, without what needs the checkout around it."""
+    """The book's configuration for Jupyter Book, without what needs the checkout
+    around it."""
     import yaml
 
     config = read_yaml(path)
@@ -553,6 +575,7 @@ def configuration(path: Path) -> str:
 
 
 def held_solutions() -> Path | None:
-    """The folder of solutions beside the package that is running, if it is a checkout's."""
+    """The folder of solutions beside the package that is running, if it is a
+    checkout's."""
     folder = ROOT / "book" / "solutions"
     return folder if folder.is_dir() else None

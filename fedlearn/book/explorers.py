@@ -1,8 +1,9 @@
-"""Explorers of a chapter's methods: stored runs under sliders, drawn by Vega in the page; and a
-panel that trains what is asked for, where there is a kernel.
+"""Explorers of a chapter's methods: stored runs under sliders, drawn by Vega in the
+page; and a panel that trains what is asked for, where there is a kernel.
 
-FedAvg is always in the picture. The reader guesses first: a dotted line stands at the guess, and
-the method appears when "show" is ticked. In Jupyter ``guess`` comes from the cell above.
+FedAvg is always in the picture. The reader guesses first: a dotted line stands at the
+guess, and the method appears when "show" is ticked. In Jupyter ``guess`` comes from the
+cell above.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ BYTES = "kilobytes of one client"
 
 
 def control(column: str, spec: dict[str, Any], values: list[Any]) -> dict[str, Any]:
-    """A Vega parameter: a slider over evenly spaced numbers, radio buttons otherwise."""
+    """A Vega parameter: a slider over evenly spaced numbers, radio buttons
+    otherwise."""
     from .vega import choice, slider
 
     numbers = all(isinstance(v, int | float) for v in values)
@@ -43,10 +45,11 @@ def control(column: str, spec: dict[str, Any], values: list[Any]) -> dict[str, A
 def explorer(
     number: str, name: str, caption: str, alt: str, guess: float | None = None
 ) -> Chart:
-    """The chart over the grid of the chapter ``name``: accuracy against rounds or bytes.
+    """The chart over the grid of the chapter ``name``: accuracy against rounds or
+    bytes.
 
-    ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to the slider in
-    the picture and hides the method until the reader asks to see it.
+        ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to
+        the slider in the picture and hides the method until the reader asks to see it.
     """
     from . import vega
     from .vega import DOTTED, GREY, LEGEND, ONE, choice, layered, slider, tick
@@ -154,8 +157,8 @@ class Explorer(Shown):
 def explore(
     number: str, name: str, caption: str, alt: str, guess: float | None = None
 ) -> Explorer:
-    """The stored runs of a chapter under sliders, and where there is a kernel a panel of the same
-    controls that trains what is chosen.
+    """The stored runs of a chapter under sliders, and where there is a kernel a panel
+    of the same controls that trains what is chosen.
 
     Parameters
     ----------
@@ -182,7 +185,8 @@ def explore(
 def train_chosen(
     name: str, clients: int, chosen: Mapping[str, Any]
 ) -> "dict[str, History]":
-    """A run of each line of a chapter's grid at these positions of the controls, with seed 0."""
+    """A run of each line of a chapter's grid at these positions of the controls,
+    with seed 0."""
     spec = chapter_file(name)["grid"]
     histories = {}
     for line, of_line in spec["lines"].items():
@@ -195,7 +199,8 @@ def train_chosen(
 
 
 def panel(name: str) -> Any:
-    """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on the site.)"""
+    """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on
+    the site.)"""
     with extra("book"):
         import ipywidgets as W
 

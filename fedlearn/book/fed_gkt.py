@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from .show import Chart, Shown  # pictures take long to load, and a check needs none
 
 
-# ---- what crosses the wire -----------------------------------------------------------------------
+# ---- what crosses the wire -----------------------------------------------------------
 
 
 def watch_maps(number: str) -> "Chart":
-    """A digit, four of the maps that cross, and what a server can paint back from all sixteen,
-    under a slider for noise; bars for how much of the picture is back and how many digits are
-    read. The numbers are those of data/chapters/fed_gkt_noise.py."""
+    """A digit, four of the maps that cross, and what a server can paint back from all
+    sixteen, under a slider for noise; bars for how much of the picture is back and how
+    many digits are read. The numbers are those of data/chapters/fed_gkt_noise.py."""
     from .show import chart
     from .vega import GREY, ONE, WORDS, alt, choice, layered, slider
 
@@ -49,7 +49,10 @@ def watch_maps(number: str) -> "Chart":
     }
     shared = alt.Chart(alt.InlineData(values=cells)).transform_calculate(
         shade=f"[{', '.join(shades)}][datum.panel]",
-        x="datum.panel * 9 + datum.column + (datum.panel == 1 && datum.column > 3 ? 0.15 : 0)",
+        x=(
+            "datum.panel * 9 + datum.column + (datum.panel == 1 && "
+            "datum.column > 3 ? 0.15 : 0)"
+        ),
         x2="datum.x + 1",
         y="datum.row + (datum.panel == 1 && datum.row > 3 ? 0.15 : 0)",
         y2="datum.y + 1",
@@ -103,17 +106,19 @@ def watch_maps(number: str) -> "Chart":
     return chart(
         number,
         layered(330, params, layers, shared, view={"stroke": None}),
-        caption="""What crosses, and what it gives away. A unit of noise is the standard deviation
-        of the maps. *Digits read*: test accuracy after six rounds, mean of three seeds. *Painted
-        back*: the share of an average picture's error that the painting removes.""",
-        alt="""Three pictures in a row: a digit of 8 x 8 pixels, four coarse maps of it, and a
-        painting that without noise looks nearly like the digit. Two bars below. As the noise grows,
-        the painting fades into an average digit, and both bars shrink.""",
+        caption="""What crosses, and what it gives away. A unit of noise is the standard
+        deviation of the maps. *Digits read*: test accuracy after six rounds, mean of
+        three seeds. *Painted back*: the share of an average picture's error that the
+        painting removes.""",
+        alt="""Three pictures in a row: a digit of 8 x 8 pixels, four coarse maps of it,
+        and a painting that without noise looks nearly like the digit. Two bars below.
+        As the noise grows, the painting fades into an average digit, and both bars
+        shrink.""",
         units={"noise": "standard deviations"},
     )
 
 
-# ---- soft labels ---------------------------------------------------------------------------------
+# ---- soft labels ---------------------------------------------------------------------
 
 
 # ten logits of one image, a 3 that looks like an 8 and a little like a 5 or a 9
@@ -122,8 +127,9 @@ STUDENT = [0.5, 0.2, 1.5, 1.0, -0.5, 1.2, 0.3, 2.0, 0.4, -0.2]
 
 
 def teaching(number: str) -> "Chart":
-    """A teacher's and a student's soft labels of one image, under sliders for the temperature and
-    for how much of the teacher's logits the student has taken over; with the loss, Eq. (7.1)."""
+    """A teacher's and a student's soft labels of one image, under sliders for the
+    temperature and for how much of the teacher's logits the student has taken over;
+    with the loss, Eq. (7.1)."""
     from .show import chart
     from .vega import BLUE, GREY, WORDS, alt, layered, slider
 
@@ -201,22 +207,23 @@ def teaching(number: str) -> "Chart":
     return chart(
         number,
         layered(220, params, layers, shared),
-        caption="""The soft labels of a teacher and of a student for one image, a 3 (blue). The
-        logits are made up. The student begins with a wrong idea and takes over the teacher's logits
-        step by step. The loss is Eq. (7.1).""",
-        alt="""Two groups of ten bars. At temperature 1 the teacher's bar for 3 is high and the one
-        for 8 is small but visible; at a high temperature all bars are nearly equal. As the student
-        learns, its bars become the teacher's and the loss falls to zero.""",
+        caption="""The soft labels of a teacher and of a student for one image, a 3
+        (blue). The logits are made up. The student begins with a wrong idea and takes
+        over the teacher's logits step by step. The loss is Eq. (7.1).""",
+        alt="""Two groups of ten bars. At temperature 1 the teacher's bar for 3 is high
+        and the one for 8 is small but visible; at a high temperature all bars are
+        nearly equal. As the student learns, its bars become the teacher's and the loss
+        falls to zero.""",
         units={"T": "temperature"},
     )
 
 
-# ---- figures of the lesson -----------------------------------------------------------------------
+# ---- figures of the lesson -----------------------------------------------------------
 
 
 def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
-    """``traffic(n, h, C, P)``, bytes of a client by method, against its images n: for the network
-    of the digits and for the paper's."""
+    """``traffic(n, h, C, P)``, bytes of a client by method, against its images n: for
+    the network of the digits and for the paper's."""
     from .. import plot
     from ..models import NETWORKS, state_of
     from .show import figure
@@ -248,20 +255,20 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
     return figure(
         number,
         panels,
-        caption="""Bytes of a client in a round against its number of images. Left the network of
-        the digits, right the paper's for colour pictures. An image has one byte a pixel and
-        colour.""",
-        alt="""Two panels on logarithmic axes. FedAvg is a level line. FedGKT rises with the images
-        and crosses it, on the right at far fewer images. The images themselves, sent once, lie
-        below FedGKT everywhere.""",
+        caption="""Bytes of a client in a round against its number of images. Left the
+        network of the digits, right the paper's for colour pictures. An image has one
+        byte a pixel and colour.""",
+        alt="""Two panels on logarithmic axes. FedAvg is a level line. FedGKT rises with
+        the images and crosses it, on the right at far fewer images. The images
+        themselves, sent once, lie below FedGKT everywhere.""",
     )
 
 
 def painted(
     number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch.Tensor
 ) -> "Shown":
-    """Six of a client's images [n, 64], two of the maps [n, 16, 4, 4] that it sent, and what a
-    server has made of them."""
+    """Six of a client's images [n, 64], two of the maps [n, 16, 4, 4] that it sent, and
+    what a server has made of them."""
     import matplotlib.pyplot as plt
 
     from .show import figure
@@ -279,15 +286,17 @@ def painted(
     return figure(
         number,
         picture,
-        caption="""Images of a client, two of the sixteen maps that it sent in the first round, and
-        what the least-squares painter, fitted on another client, paints from all sixteen.""",
-        alt="""Four rows of six small pictures: digits, two rows of coarser maps, and a last row
-        that looks nearly like the first.""",
+        caption="""Images of a client, two of the sixteen maps that it sent in the first
+        round, and what the least-squares painter, fitted on another client, paints from
+        all sixteen.""",
+        alt="""Four rows of six small pictures: digits, two rows of coarser maps, and a
+        last row that looks nearly like the first.""",
     )
 
 
 def twenty_rounds() -> list[dict[str, str]]:
-    """Where FedAvg and FedGKT end in the stored runs of twenty rounds, per cent right."""
+    """Where FedAvg and FedGKT end in the stored runs of twenty rounds, per cent
+    right."""
     from .claims import ends
 
     digits, pictures = (
@@ -318,19 +327,22 @@ def who_teaches() -> list[dict[str, str]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def no_tensor(got: object) -> str | None:
     """What is wrong with an answer that is no tensor, or None."""
     if not isinstance(got, torch.Tensor):
-        return f"it returns {'nothing' if got is None else f'a {type(got).__name__}'}, not a tensor"
+        return (
+            f"it returns "
+            f"{'nothing' if got is None else f'a {type(got).__name__}'}, not a tensor"
+        )
     return None
 
 
 def gradient(function: Function) -> Reasons:
-    """function(teacher [n, C], student [n, C], T) -> the gradient of T^2 KL(teacher || student),
-    mean over n, by the student."""
+    """function(teacher [n, C], student [n, C], T) -> the gradient of T^2 KL(teacher ||
+    student), mean over n, by the student."""
     for n, T in ((6, 3.0), (4, 1.0), (5, 10.0)):
         teacher = 4 * drawn(n, 5, seed=1)
         student = 4 * drawn(n, 5, seed=2)
@@ -344,20 +356,25 @@ def gradient(function: Function) -> Reasons:
         )
         yield no_tensor(got)
         if (shape := got.shape) != student.shape:
-            yield f"it returns the shape {list(shape)} for logits of shape {list(student.shape)}"
+            yield (
+                f"it returns the shape {list(shape)} for logits of shape "
+                f"{list(student.shape)}"
+            )
         undivided = F.softmax(student, 1) - F.softmax(teacher, 1)
         by_images = F.softmax(student / T, 0) - F.softmax(teacher / T, 0)
         one_left = "of T^2 and the 1/T of the divided logits one T is left"
         wrong = {
-            "its sign is turned round: this is the direction of the step, not the gradient": (
-                T * (p - q) / n
-            ),
+            (
+                "its sign is turned round: this is the direction of the step, "
+                "not the gradient"
+            ): (T * (p - q) / n),
             "the factor T^2 is missing": (q - p) / (T * n),
             "the logits are divided by T, which gives a factor 1/T": T**2 * (q - p) / n,
             one_left: (q - p) / n,
-            "that is one image without T^2: the factor T^2 and the mean over n are missing": (
-                (q - p) / T
-            ),
+            (
+                "that is one image without T^2: the factor T^2 and the mean "
+                "over n are missing"
+            ): ((q - p) / T),
             f"{one_left}, and the mean over the images is missing": q - p,
             "it is the sum over the images, not the mean": T * (q - p),
             "it is the mean over images and classes; classes are summed": T
@@ -372,8 +389,8 @@ def gradient(function: Function) -> Reasons:
 
 
 def match(function: Function) -> Reasons:
-    """function(z_s [n, C], order [n], batch [b]) -> the rows of z_s for the images in batch; row i
-    is image order[i]."""
+    """function(z_s [n, C], order [n], batch [b]) -> the rows of z_s for the images in
+    batch; row i is image order[i]."""
     for n, seed in ((7, 3), (20, 4)):
         dice = generator(seed)
         z_s = 4 * drawn(n, 5, seed=seed)
@@ -383,11 +400,15 @@ def match(function: Function) -> Reasons:
         got = function(z_s, order, batch)
         yield no_tensor(got)
         if got.shape != expected.shape:
-            yield f"it returns the shape {list(got.shape)} for a batch of {len(batch)} images"
+            yield (
+                f"it returns the shape {list(got.shape)} for a batch of "
+                f"{len(batch)} images"
+            )
         wrong = {
-            "it takes z_s to be in the order of the images; row i belongs to image order[i]": (
-                z_s[batch]
-            ),
+            (
+                "it takes z_s to be in the order of the images; row i belongs "
+                "to image order[i]"
+            ): (z_s[batch]),
             "order leads from rows to images; here the way back is needed": z_s[
                 order[batch]
             ],
@@ -404,8 +425,8 @@ def match(function: Function) -> Reasons:
     side=(32, range(16, 41)),
 )
 def crossover(weights: int, classes: int, channels: int, side: int) -> Any:
-    """Images of a client up to which a round of FedGKT sends less than one of FedAvg with
-    ResNet-110."""
+    """Images of a client up to which a round of FedGKT sends less than one of FedAvg
+    with ResNet-110."""
     statistics = 17_056
     H = channels * side * side
     each = 4 * H + 8 * classes + 6
@@ -418,8 +439,9 @@ def crossover(weights: int, classes: int, channels: int, side: int) -> Any:
             8 * (weights + statistics) // each: "batch statistics are left out here",
             4 * weights // each: "FedAvg's model travels both ways",
             8 * weights // H: "each number of H has four bytes, too",
-            weights
-            // H: "each number of H has four bytes, and FedAvg's model travels both ways",
+            weights // H: (
+                "each number of H has four bytes, and FedAvg's model travels both ways"
+            ),
         },
     )
 

@@ -1,4 +1,5 @@
-"""Chapter 5, Fed-KGF: its explorers, a table of stored runs, and the checks of the exercises."""
+"""Chapter 5, Fed-KGF: its explorers, a table of stored runs, and the checks of the
+exercises."""
 
 from collections.abc import Callable
 from random import Random
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
-    """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and beta. Grey:
-    where the size of w lies from ``low`` to ``high``."""
+    """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and
+    beta. Grey: where the size of w lies from ``low`` to ``high``."""
     from .vega import BLUE, BOLD, GREY, ONE, ORANGE, alt, layered, point_at, slider
 
     x = alt.X("x:Q", title="w", scale=alt.Scale(domain=[-0.6, 0.6], nice=False))
@@ -26,8 +27,10 @@ def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
     slope = f"({at_zero} ? 0 : beta * pow(abs(w), beta - 1))"
     share = f"({at_zero} ? 0 : pow(abs(w), beta) / (pow(abs(w), beta) + alpha))"
     text = (
-        f"['w\u2032 = ' + format({value}, '+.4f') + ', from the power: ' + format({share}, '.1%'), "
-        f"'slope: ' + format({slope}, '.2~g') + ', jump at 0: ' + format(2 * alpha, '.2f')]"
+        f"['w\u2032 = ' + format({value}, '+.4f') + ', from the power: "
+        f"' + format({share}, '.1%'), "
+        f"'slope: ' + format({slope}, '.2~g') + ', jump at 0: ' + "
+        f"format(2 * alpha, '.2f')]"
     )
     sizes = alt.InlineData(values=[{"x": -high, "x2": -low}, {"x": low, "x2": high}])
     return layered(
@@ -64,7 +67,7 @@ def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
     )
 
 
-# ---- a layer that learns a few kernels, and who sends which module -------------------------------
+# ---- a layer that learns a few kernels, and who sends which module -------------------
 
 # rounds; what a round leaves of the way to the shape that is learned
 LAST = 20
@@ -78,8 +81,9 @@ SHAPES = [
 
 
 def watch_round() -> dict[str, Any]:
-    """A layer of eight kernels, of which m are learned and the others made from them, and below it
-    the deal of ten modules to ten clients, under sliders for the round and for m."""
+    """A layer of eight kernels, of which m are learned and the others made from them,
+    and below it the deal of ten modules to ten clients, under sliders for the round and
+    for m."""
     from .vega import BOLD, GREY, ONE, WORDS, alt, layered, signed, slider
 
     dice = Random(5)
@@ -116,7 +120,10 @@ def watch_round() -> dict[str, Any]:
         copy="datum.p >= m",
         b="beta[datum.p][datum.c]",
         jump=f"datum.copy && datum.w * ({weight.format('(round - 1)')}) < 0 ? 1 : 0",
-        made="(datum.w < 0 ? -1 : 1) * (pow(abs(datum.w), datum.b) + alpha[datum.p][datum.c])",
+        made=(
+            "(datum.w < 0 ? -1 : 1) * (pow(abs(datum.w), datum.b) + "
+            "alpha[datum.p][datum.c])"
+        ),
         slope="datum.b * pow(abs(datum.w), datum.b - 1)",
         value="datum.copy ? datum.made : datum.w",
         x="datum.p * 3.65 + datum.c % 3",
@@ -144,7 +151,8 @@ def watch_round() -> dict[str, Any]:
         module="'' + (datum.j + 1)",
     )
     summary = (
-        "datum.jumps + ' copied cells jump, the rest move ' + format(datum.slope, '.2f') + "
+        "datum.jumps + ' copied cells jump, the rest move ' + "
+        "format(datum.slope, '.2f') + "
         "' as far as w'"
     )
     owner = (
@@ -252,8 +260,8 @@ def alike(dataset: str) -> dict[str, list[History]]:
 def within(
     runs: dict[str, list[History]], sent: Callable[[History], Any]
 ) -> dict[str, list[float]]:
-    """The last accuracy of each run within the bytes that Fed-KGF sends in its whole run, by label;
-    a run whose first test comes later has none."""
+    """The last accuracy of each run within the bytes that Fed-KGF sends in its whole
+    run, by label; a run whose first test comes later has none."""
     most = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001
     last = {}
     for label, histories in runs.items():
@@ -268,8 +276,9 @@ def within(
 
 
 def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
-    """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
-    has sent as much as Fed-KGF in its whole run, up and down or up alone."""
+    """Stored runs where clients are alike: accuracy late in the run, and where each
+    stands when it has sent as much as Fed-KGF in its whole run, up and down or up
+    alone."""
     from ..results import spread
     from .claims import dagger, reached
 
@@ -309,8 +318,8 @@ def cut(history: History, rounds: int) -> History:
 
 
 def more_training() -> list[dict[str, Any]]:
-    """What they have reached on the way, and after what share of the paper's passes over its
-    images."""
+    """What they have reached on the way, and after what share of the paper's passes
+    over its images."""
     from .claims import reached
 
     runs = longer()
@@ -321,7 +330,7 @@ def more_training() -> list[dict[str, Any]]:
     ]
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch.Tensor:
@@ -329,8 +338,9 @@ def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch
 
 
 def gradient(answer: Function) -> Reasons:
-    """answer(w [m, in, k, k], beta [n, in, k, k], g [n, in, k, k]) -> [m, in, k, k]: g is the
-    gradient by the generated kernels; what reaches w is g times Eq. (5.2), summed over copies."""
+    """answer(w [m, in, k, k], beta [n, in, k, k], g [n, in, k, k]) -> [m, in, k, k]: g
+    is the gradient by the generated kernels; what reaches w is g times Eq. (5.2),
+    summed over copies."""
     for m, n in ((3, 6), (3, 7), (4, 2)):
         w = uniform((m, 2, 3, 3), -0.9, 0.9, 1)
         g = uniform((n, 2, 3, 3), -1, 1, 2)
@@ -366,14 +376,18 @@ def gradient(answer: Function) -> Reasons:
             "`out[index] += ...` keeps only one of several equal indices; "
             "use `index_add_`, or a loop": last,
             "the slopes still have to be multiplied by g": summed(slope),
-            "the slope has no sign: that of w stands in (5.1) and in the derivative of |w|": summed(
-                g * slope * copies.sign()
-            ),
+            (
+                "the slope has no sign: that of w stands in (5.1) and in the "
+                "derivative of |w|"
+            ): summed(g * slope * copies.sign()),
             "the factor beta is missing": summed(g * copies.abs() ** (beta - 1)),
             "the exponent falls by one": summed(g * beta * copies.abs() ** beta),
             "kernel i comes from base kernel i mod m": summed(g * in_blocks, blocks),
         }
-        otherwise = f"with {m} base kernels and {n} generated ones the values are not those of (5.2)"
+        otherwise = (
+            f"with {m} base kernels and {n} generated ones the values are "
+            f"not those of (5.2)"
+        )
         yield compared(got, summed(g * slope), wrong, otherwise)
 
 
@@ -383,7 +397,8 @@ def gradient(answer: Function) -> Reasons:
     classes=(10, range(2, 200)),
 )
 def upload(base_kernels: int, channels: int, classes: int) -> Any:
-    """The last two modules of ResNet-18 with base kernels, batch statistics included."""
+    """The last two modules of ResNet-18 with base kernels, batch statistics
+    included."""
     base = base_kernels * channels * 9
     whole = channels * channels * 9
     norm = 4 * channels
@@ -413,9 +428,9 @@ def upload(base_kernels: int, channels: int, classes: int) -> Any:
 
 
 def smooth(function: Function) -> Reasons:
-    """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at most
-    alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where
-    w is 0.1 or more, and with a power in it."""
+    """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at
+    most alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where w is 0.1 or
+    more, and with a power in it."""
     w = uniform((200,), 0.1, 1.0, 4)
     tiny = torch.full((200,), 1e-6)
     alpha = uniform((200,), 1e-3, 0.1, 5)
@@ -423,7 +438,10 @@ def smooth(function: Function) -> Reasons:
     right = function(w, alpha, beta)
     left = function(-w, alpha, beta)
     if right.shape != w.shape:
-        yield f"it returns the shape {list(right.shape)} for entries of shape {list(w.shape)}"
+        yield (
+            f"it returns the shape {list(right.shape)} for entries of shape "
+            f"{list(w.shape)}"
+        )
     odd = torch.allclose(right, -left, atol=1e-6)
     yield not odd and "it is not odd: w and -w have to give opposite values"
     jump = (function(tiny, alpha, beta) - function(-tiny, alpha, beta)).abs()

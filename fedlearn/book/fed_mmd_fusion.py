@@ -1,5 +1,5 @@
-"""Chapter 6, FedMMD and FedFusion: its explorers, a figure of stored runs, and the checks of its
-exercises."""
+"""Chapter 6, FedMMD and FedFusion: its explorers, a figure of stored runs, and the
+checks of its exercises."""
 
 import random
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
 
 
-# ---- two clouds, and the pull between them -------------------------------------------------------
+# ---- two clouds, and the pull between them -------------------------------------------
 
 # of each cloud; where its own task wants the local one
 POINTS = 10
@@ -22,15 +22,20 @@ ONE_OF = f"[datum.pair % {POINTS}]"
 OTHER = f"[floor(datum.pair / {POINTS})]"
 BELL = "exp(-(pow({0}, 2) + pow({1}, 2)) / (2 * w))"  # one radial basis function
 WITHIN = [f"(a{axis}{ONE_OF} - a{axis}{OTHER})" for axis in "xy"]
-PAIR = (  # MMD^2 of the frozen points a and the local ones s a + (x, 0), its part of one pair
-    f"{BELL.format(*WITHIN)} + {BELL.format(*(f's * {apart}' for apart in WITHIN))} - "
-    f"2 * {BELL.format(f'(ax{ONE_OF} - s * ax{OTHER} - datum.x)', f'(ay{ONE_OF} - s * ay{OTHER})')}"
+# MMD^2 of the frozen points a and the local ones s a + (x, 0), its part of one pair
+ACROSS = f"(ax{ONE_OF} - s * ax{OTHER} - datum.x)"
+ALONG = f"(ay{ONE_OF} - s * ay{OTHER})"
+SCALED = [f"s * {apart}" for apart in WITHIN]
+PAIR = (
+    f"{BELL.format(*WITHIN)} + {BELL.format(*SCALED)} - "
+    f"2 * {BELL.format(ACROSS, ALONG)}"
 )
 
 
 def two_clouds() -> dict[str, Any]:
-    """A frozen cloud and a local one that a slider moves; below them MMD^2 and the client's loss at
-    every place, computed from the points. Training walks down the loss from the frozen cloud."""
+    """A frozen cloud and a local one that a slider moves; below them MMD^2 and the
+    client's loss at every place, computed from the points. Training walks down the loss
+    from the frozen cloud."""
     from . import vega
     from .vega import (
         BLUE,
@@ -80,7 +85,10 @@ def two_clouds() -> dict[str, Any]:
         .transform_filter("datum.after > datum.total")
         .transform_aggregate(x="min(x)", groupby=[])
         .transform_calculate(
-            text=f"'training stops after ' + format(datum.x / {WANTS}, '.0%') + ' of its way'"
+            text=(
+                f"'training stops after ' + format(datum.x / {WANTS}, '.0%') + "
+                f"' of its way'"
+            )
         )
     )
     place = alt.Chart().transform_filter("abs(datum.x - p) < 0.01")
@@ -142,16 +150,18 @@ def own_orders(number: str) -> "Shown":
     return figure(
         number,
         axs,
-        caption="""Stored runs of forty rounds on digits: every client shuffles its pixels in an
-        order of its own. Accuracy against rounds and against bytes, mean of ten seeds, with a
-        band from the lowest to the highest; batch normalisation, learning rate 0.1 for all.""",
-        alt="""Two panels of test accuracy with four slowly rising lines. Against rounds FedFusion
-        with conv is above the others from about the tenth round on. FedAvg and FedFusion with multi
-        lie together below it, FedMMD lowest. Against bytes the lead of conv is smaller.""",
+        caption="""Stored runs of forty rounds on digits: every client shuffles its
+        pixels in an order of its own. Accuracy against rounds and against bytes, mean
+        of ten seeds, with a band from the lowest to the highest; batch normalisation,
+        learning rate 0.1 for all.""",
+        alt="""Two panels of test accuracy with four slowly rising lines. Against rounds
+        FedFusion with conv is above the others from about the tenth round on. FedAvg
+        and FedFusion with multi lie together below it, FedMMD lowest. Against bytes the
+        lead of conv is smaller.""",
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
@@ -164,7 +174,8 @@ def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
 
 
 def diagonal(unbiased: Function) -> Reasons:
-    """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without pairs of a point and itself."""
+    """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without pairs of a point
+    and itself."""
     for n, m in ((4, 6), (5, 5)):
         Kxx, Kyy, Kxy = grams(n, m)
         before = Kxx.clone()
@@ -265,7 +276,8 @@ def fold(answer: Function) -> Reasons:
 
 
 def weights(answer: Any) -> Reasons:
-    """{label: method}: FedMMD with other weights than the paper's, and FedAvg beside it."""
+    """{label: method}: FedMMD with other weights than the paper's, and FedAvg beside
+    it."""
     example = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}'
     call = "fl.methods.fedmmd(0.3, lam=...)"
     both = ("fedmmd", "fedavg")

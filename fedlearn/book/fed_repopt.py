@@ -13,7 +13,7 @@ from .check import Function, Reasons, compared, number, varied
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
 
-# ---- three branches and one kernel, step after step ----------------------------------------------
+# ---- three branches and one kernel, step after step ----------------------------------
 
 W3 = [0.3, -0.2, 0.1, -0.4, 0.2, 0.5, 0.1, -0.3, 0.2]
 W1 = 0.4
@@ -33,8 +33,8 @@ ASKED = [
 
 
 def watch_branches() -> dict[str, Any]:
-    """Three branches and their sum, and one kernel that moves by plain and by multiplied gradients,
-    under sliders for the steps and the scales."""
+    """Three branches and their sum, and one kernel that moves by plain and by
+    multiplied gradients, under sliders for the steps and the scales."""
     from .vega import kernel_panels, signed, slider, tick
 
     start = "W3[datum.v * 3 + datum.u]"
@@ -79,7 +79,8 @@ def watch_branches() -> dict[str, Any]:
 def grown(
     number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]
 ) -> "Shown":
-    """Seven kernels of a layer, each from a channel to itself, and what a model changed of them."""
+    """Seven kernels of a layer, each from a channel to itself, and what a model
+    changed of them."""
     from .pictures import kernel_rows
     from .show import figure
 
@@ -90,16 +91,16 @@ def grown(
     return figure(
         number,
         kernel_rows({"start": diagonal(start)} | changed, apart=["start"]),
-        caption="""Seven kernels of the second block, each from a channel to itself: the start, and
-        what all rounds together have changed of it. Violet is negative, orange positive; the two
-        lower rows share a scale.""",
-        alt="""Three rows of seven squares of three by three cells. In the first row only the middle
-        of each square is dark. The second and the third row have shades in all cells, often the
-        darkest in the middle, and are equal to each other.""",
+        caption="""Seven kernels of the second block, each from a channel to itself: the
+        start, and what all rounds together have changed of it. Violet is negative,
+        orange positive; the two lower rows share a scale.""",
+        alt="""Three rows of seven squares of three by three cells. In the first row
+        only the middle of each square is dark. The second and the third row have shades
+        in all cells, often the darkest in the middle, and are equal to each other.""",
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 drawn = partial(check.drawn, dtype=torch.float64)
@@ -111,8 +112,8 @@ def each(s: torch.Tensor) -> torch.Tensor:
 
 
 def fold(answer: Function) -> Reasons:
-    """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one convolution,
-    in evaluation mode."""
+    """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one
+    convolution, in evaluation mode."""
     W, (b, gamma, beta, mean) = drawn(3, 3, 3, 3), drawn(4, 3, seed=1)
     var = drawn(3, seed=2).square() + 0.5
     eps = 0.1
@@ -121,8 +122,10 @@ def fold(answer: Function) -> Reasons:
         yield f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
     factor = gamma / (var + eps).sqrt()
     kernels = {
-        "the factor belongs to the output channel, the first axis, and not to the last": factor
-        * W,
+        (
+            "the factor belongs to the output channel, the first axis, and "
+            "not to the last"
+        ): factor * W,
         "the kernel is divided by the variance, not by its square root": each(
             gamma / (var + eps)
         )
@@ -184,8 +187,8 @@ def depthwise(answer: Function) -> Reasons:
 
 
 def adam(answer: Function) -> Reasons:
-    """answer(u [out, in, 3, 3], s3, s1 [out], copies, lr) -> what one step of Adam on the
-    branches changes in W'."""
+    """answer(u [out, in, 3, 3], s3, s1 [out], copies, lr) -> what one step of Adam on
+    the branches changes in W'."""
     s3, s1 = drawn(2, 3, seed=4).abs() + 0.2
     for inputs, copies in ((3, True), (3, False), (2, False)):
         u = drawn(3, inputs, 3, 3, seed=5)
@@ -194,13 +197,18 @@ def adam(answer: Function) -> Reasons:
         got = answer(u, s3, s1, copies, lr)
         yield not torch.equal(u, before) and "it changes u, which it is given"
         if got.shape != u.shape:
-            yield f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
+            yield (
+                f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
+            )
         unit = middle(torch.eye(3, inputs), 3, inputs)
         one = unit * copies
         outer = each(s3).expand(u.shape)
         inner = middle(s1[:, None], 3, inputs)
         factors = {
-            "that is the step of a plain kernel: each branch takes one, and they add up": 1,
+            (
+                "that is the step of a plain kernel: each branch takes one, "
+                "and they add up"
+            ): 1,
             "Adam divides the factor in the gradient out, so each s acts only once": (
                 outer**2 + inner**2 + one
             ),

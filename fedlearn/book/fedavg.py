@@ -1,5 +1,5 @@
-"""Chapter 1, federated averaging: two clients in a plane, the time of a round, and the checks of
-the exercises."""
+"""Chapter 1, federated averaging: two clients in a plane, the time of a round, and the
+checks of the exercises."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -44,8 +44,9 @@ STEPS = 20
 
 
 def two_bowls(number: str) -> "Chart":
-    """FedAvg of two clients in a plane, F_k(w) = sum_i a_ki (w_i - d c_ki)^2 / 2, under sliders for
-    the round, the local steps and d: a round's two walks, the means so far, and the optimum."""
+    """FedAvg of two clients in a plane, F_k(w) = sum_i a_ki (w_i - d c_ki)^2 / 2, under
+    sliders for the round, the local steps and d: a round's two walks, the means so far,
+    and the optimum."""
     from .show import chart
     from .vega import BLUE, BOLD, GREEN, GREY, ONE, ORANGE, alt, layered, series, slider
 
@@ -77,7 +78,10 @@ def two_bowls(number: str) -> "Chart":
         a, c = ([table[k][i] for k in both] for table in (BOWLS, OPTIMA))
         optimum = f"({c}[datum.k] * apart)"
         left = f"({[1 - RATE * x for x in a]}[datum.k])"
-        return f"{optimum} + pow({left}, datum.s) * ({model('(round - 1)', i)} - {optimum})"
+        return (
+            f"{optimum} + pow({left}, datum.s) * ({model('(round - 1)', i)} "
+            f"- {optimum})"
+        )
 
     def ring(i: int) -> str:
         a, c = ([table[k][i] for k in both] for table in (BOWLS, OPTIMA))
@@ -123,8 +127,14 @@ def two_bowls(number: str) -> "Chart":
         )
         .transform_calculate(x=ring(0), y=ring(1), kind=f"{kinds}[datum.k]")
     )
-    distance = f"sqrt(pow({model('round', 0)} - best0, 2) + pow({model('round', 1)} - best1, 2))"
-    words = f"'after round ' + round + ': ' + format({distance}, '.2f') + ' from the best for both'"
+    distance = (
+        f"sqrt(pow({model('round', 0)} - best0, 2) + "
+        f"pow({model('round', 1)} - best1, 2))"
+    )
+    words = (
+        f"'after round ' + round + ': ' + format({distance}, '.2f') + ' "
+        f"from the best for both'"
+    )
     plane = layered(
         300,
         params,
@@ -155,18 +165,18 @@ def two_bowls(number: str) -> "Chart":
     return chart(
         number,
         plane,
-        caption="""Two clients, two weights. Thin rings: heights of the two bowls. Lines: the local
-        steps of this round. Crosses: the mean after each round. Diamond: the point where the sum of
-        both losses is smallest.""",
-        alt="""A plane with two sets of rings. From a common start one walk bends to the middle of
-        the first rings, one to the middle of the second. The mean of their ends comes closer to a
-        diamond from round to round. With many local steps it stops half-way between the middles of
-        the rings, away from the diamond.""",
+        caption="""Two clients, two weights. Thin rings: heights of the two bowls.
+        Lines: the local steps of this round. Crosses: the mean after each round.
+        Diamond: the point where the sum of both losses is smallest.""",
+        alt="""A plane with two sets of rings. From a common start one walk bends to the
+        middle of the first rings, one to the middle of the second. The mean of their
+        ends comes closer to a diamond from round to round. With many local steps it
+        stops half-way between the middles of the rings, away from the diamond.""",
         units={"round": "rounds", "steps": "steps", "apart": "of the largest distance"},
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def average(answer: Function) -> Reasons:
@@ -211,7 +221,8 @@ def average(answer: Function) -> Reasons:
 
 @varied(rounds=(50, range(11, 400)), clients_in_a_round=(10, range(2, 90)))
 def total_bytes(rounds: int, clients_in_a_round: int) -> Any:
-    """The bytes of the digits network with some of 100 clients in a round, both ways."""
+    """The bytes of the digits network with some of 100 clients in a round, both
+    ways."""
     net = digits_cnn()
     state = state_of(net)
     parameters = 4 * sum(p.numel() for p in net.parameters())

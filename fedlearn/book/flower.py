@@ -1,5 +1,5 @@
-"""Chapter 9, the same methods on Flower: a message on its way, the explorers of what a round costs
-there, in bytes and in seconds, and the checks of the exercises."""
+"""Chapter 9, the same methods on Flower: a message on its way, the explorers of what a
+round costs there, in bytes and in seconds, and the checks of the exercises."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,12 @@ LOOK = 0.5
 def watch_message(
     seconds: Mapping[str, float], guess: float | None = None
 ) -> dict[str, Any]:
-    """Where a message and its answer are in a round of Flower's programs, second by second.
+    """Where a message and its answer are in a round of Flower's programs, second by
+    second.
 
-    ``seconds`` are those of a round, by engine. To start a program takes what is left of the
-    recorded round if the client trains as long as in the loop, where two take turns. ``guess`` is
-    the reader's, in seconds."""
+        ``seconds`` are those of a round, by engine. To start a program takes what is
+        left of the recorded round if the client trains as long as in the loop, where
+        two take turns. ``guess`` is the reader's, in seconds."""
     from .vega import (
         AMBER,
         BLUE,
@@ -79,7 +80,10 @@ def watch_message(
     dot = alt.Chart(ONE).transform_calculate(x="now", where=f"{places}[{at}]")
     lines = [
         f"format(now, '.1f') + ' s: ' + {events}[{at}]",
-        "'a round: ' + format(T, '.1f') + ' s; ' + format(work / T, '.1~%') + ' of it is training'",
+        (
+            "'a round: ' + format(T, '.1f') + ' s; ' + format(work / T, "
+            "'.1~%') + ' of it is training'"
+        ),
     ]
     guessed = alt.Chart(ONE).transform_calculate(x=f"{guess or 0}", says="'your guess'")
     layers = [
@@ -134,9 +138,10 @@ def first_messages(name: str, network: str) -> tuple[int, int]:
 def bars(
     names: Sequence[str], parts: Sequence[int], colours: Sequence[str]
 ) -> list[Any]:
-    """Layers: a bar a name, of parts in this order, and the words of the field ``says`` behind it.
+    """Layers: a bar a name, of parts in this order, and the words of the field ``says``
+    behind it.
 
-    Rows have ``method``, ``part``, ``value`` and the bar's ``total``.
+        Rows have ``method``, ``part``, ``value`` and the bar's ``total``.
     """
     from .vega import WORDS, alt
 
@@ -160,11 +165,13 @@ def bars(
 
 
 def framed(messages: Mapping[str, float], added: float, hidden: str) -> dict[str, Any]:
-    """What share of a message's bytes Flower adds, for each method and for a length of one's own.
+    """What share of a message's bytes Flower adds, for each method and for a length of
+    one's own.
 
-    ``messages`` has a client's two messages in bytes; Flower adds ``added``. ``hidden`` is a method
-    that is not shown before its share was guessed, in percent. The length is a power of ten;
-    ``saysLength`` says it in words.
+        ``messages`` has a client's two messages in bytes; Flower adds ``added``.
+        ``hidden`` is a method that is not shown before its share was guessed, in
+        percent. The length is a power of ten;
+        ``saysLength`` says it in words.
     """
     from .vega import AMBER, DOTTED, WORDS, alt, heading, layered, slider, tick
 
@@ -213,10 +220,11 @@ def carried(
 ) -> dict[str, Any]:
     """Seconds of one round on Flower, for each method and a choice of networks.
 
-    ``messages`` has a client's two messages in bytes, by network and method; Flower adds ``added``.
-    A round lasts ``rest`` seconds and as long as the slower of two links is busy: the client's,
-    with its own messages, and the server's, with all of them. A spot on the bar says how long each
-    is. Both are powers of ten in Mbit/s; ``saysLink`` and ``saysServer`` say them in words.
+    ``messages`` has a client's two messages in bytes, by network and method; Flower
+    adds ``added``. A round lasts ``rest`` seconds and as long as the slower of two
+    links is busy: the client's, with its own messages, and the server's, with all of
+    them. A spot on the bar says how long each is. Both are powers of ten in Mbit/s;
+    ``saysLink`` and ``saysServer`` say them in words.
     """
     from .vega import AMBER, BLUE, SPEED, alt, choice, heading, layered, slider
 
@@ -246,8 +254,10 @@ def carried(
             busy="max(datum.own, datum.all)",
             value=f"datum.part ? {rest:.6g} : datum.busy",
             total=f"datum.busy + {rest:.6g}",
-            says="format(datum.total, '.3~r') + ' s, ' + format(datum.busy / datum.total, '.0%') + "
-            "' link, ' + format(clients * (datum.message + datum.added) / 1e6, '.3~r') + ' MB'",
+            says="format(datum.total, '.3~r') + ' s, ' + format(datum.busy / "
+            "datum.total, '.0%') + "
+            "' link, ' + format(clients * (datum.message + datum.added) / "
+            "1e6, '.3~r') + ' MB'",
         )
     )
     y = alt.Y("method:N", sort=names, title=None)
@@ -275,7 +285,7 @@ def carried(
     return layered(40 * len(names), params, layers, shared, title=heading(lines))
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 @varied(
@@ -285,7 +295,8 @@ def carried(
     rounds=(50, range(11, 200)),
 )
 def total(message: int, added_up: int, added_down: int, rounds: int) -> Any:
-    """All that Flower counts, in bytes; a fifth of 100 clients is drawn in each round."""
+    """All that Flower counts, in bytes; a fifth of 100 clients is drawn in each
+    round."""
     drawn = 20
     clients = 100
     greeting = 1_500 + 2_100
@@ -351,7 +362,8 @@ SILENT: dict[
 
 
 def silent(answer: Function) -> Reasons:
-    """answer(history, size) -> the rounds in which fewer uploads came than the row claims."""
+    """answer(history, size) -> the rounds in which fewer uploads came than the row
+    claims."""
     for reason, (rounds, right) in SILENT.items():
         row = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
         rows = [

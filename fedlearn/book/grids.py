@@ -1,11 +1,11 @@
 """Grids: many short runs behind an explorer, made once and kept in ``data/grids``.
 
-``python -m fedlearn.book.grids rpn`` runs what ``data/chapters/rpn.yaml`` states under ``grid``:
-each of its lines at each position of its control, for each number of clients and each seed. If it
-states ``splits``, ``{control: .., positions: {position: partition}}``, that is for each of them,
-too, except for lines with a ``partition`` of their own. The file has columns, not rows; bytes are
-those of one client in one round, on average over clients. Runs that the file has already are not
-repeated.
+``python -m fedlearn.book.grids rpn`` runs what ``data/chapters/rpn.yaml`` states under
+``grid``: each of its lines at each position of its control, for each number of clients
+and each seed. If it states ``splits``, ``{control: .., positions: {position:
+partition}}``, that is for each of them, too, except for lines with a ``partition`` of
+their own. The file has columns, not rows; bytes are those of one client in one round,
+on average over clients. Runs that the file has already are not repeated.
 """
 
 import argparse
@@ -36,7 +36,8 @@ Row = dict[str, Any]
 
 
 def chapter_file(name: str) -> dict[str, Any]:
-    """What ``data/chapters/<name>.yaml`` states; ``ValueError`` if there is no such chapter."""
+    """What ``data/chapters/<name>.yaml`` states; ``ValueError`` if there is no such
+    chapter."""
     path = data_path("chapters", f"{name}.yaml")
     if not path.exists():
         names = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
@@ -45,7 +46,8 @@ def chapter_file(name: str) -> dict[str, Any]:
 
 
 def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
-    """Every run of a grid: (line, clients, position, seed, split), and what states it."""
+    """Every run of a grid: (line, clients, position, seed, split), and what states
+    it."""
     spec = chapter_file(name)["grid"]
     for line, of_line in spec["lines"].items():
         fixed = "splits" not in spec or "partition" in of_line
@@ -61,7 +63,8 @@ def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
 def experiment(
     spec: Row, line: str, clients: int, position: Any, seed: int, split: Any
 ) -> Experiment:
-    """What states one run of a grid. A line with a ``partition`` of its own has no split."""
+    """What states one run of a grid. A line with a ``partition`` of its own has no
+    split."""
     of_line = spec["lines"][line]
     partition = of_line.get("partition", spec["shared"].get("partition"))
     if split is not None:
@@ -79,8 +82,8 @@ def experiment(
 def trained(
     e: Experiment, method: "Method | None" = None, **settings: Any
 ) -> "History":
-    """The history of an experiment, or of a method in the place of its own, all clients in one
-    step, and in silence."""
+    """The history of an experiment, or of a method in the place of its own, all clients
+    in one step, and in silence."""
     from ..round import run
 
     args = asdict(e.settings) | {"engine": "stacked", "progress": False} | settings
@@ -118,8 +121,8 @@ def origin(command: str) -> dict[str, Any]:
 def keep(
     name: str, columns: Mapping[str, list[Any]], command: str, **about: Any
 ) -> None:
-    """Write ``data/grids/<name>.json``: where it comes from, what is said ``about`` it, and a line
-    a column."""
+    """Write ``data/grids/<name>.json``: where it comes from, what is said ``about`` it,
+    and a line a column."""
     text = ",\n".join(
         f"{to_json(c)}: {to_json(v, separators=(',', ':'))}" for c, v in columns.items()
     )
@@ -130,7 +133,8 @@ def keep(
 
 
 def stored(name: str) -> tuple[list[Row], float]:
-    """The rows of a grid's file and the seconds that they took; none if there is no file."""
+    """The rows of a grid's file and the seconds that they took; none if there is no
+    file."""
     path = data_path("grids", f"{name}.json")
     if not path.exists():
         return [], 0.0
@@ -161,11 +165,12 @@ def fill(
     args: argparse.Namespace,
     **about: Any,
 ) -> None:
-    """Do what is missing of a grid, and write the file every minute and at the end, so that it may
-    be stopped at any time.
+    """Do what is missing of a grid, and write the file every minute and at the end, so
+    that it may be stopped at any time.
 
-    A run is the values of the first ``width`` columns; ``played`` turns it into its rows. A stage
-    lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
+    A run is the values of the first ``width`` columns; ``played`` turns it into its
+    rows. A stage lists runs, given the rows of the stages before it. ``args`` are those
+    of ``command_line``.
     """
     from joblib import Parallel, delayed
 
@@ -192,9 +197,10 @@ def fill(
 def grid(name: str) -> "pandas.DataFrame":
     """The stored grid, a row for each line, number of clients, position and round.
 
-    Over the seeds: ``accuracy`` is the mean, ``low`` and ``high`` the extremes. ``up`` and ``down``
-    are bytes of one client so far. The position stands in the column of the line's own control, the
-    split in that of the splits' control; other lines have ``None`` there.
+    Over the seeds: ``accuracy`` is the mean, ``low`` and ``high`` the extremes. ``up``
+    and ``down`` are bytes of one client so far. The position stands in the column of
+    the line's own control, the split in that of the splits' control; other lines have
+    ``None`` there.
     """
     with extra("book"):
         import pandas as pd

@@ -1,5 +1,5 @@
-"""Chapter 2, clients that differ: the explorers of a Dirichlet split and of two parabolas, and the
-checks of the exercises."""
+"""Chapter 2, clients that differ: the explorers of a Dirichlet split and of two
+parabolas, and the checks of the exercises."""
 
 from typing import Any
 
@@ -13,12 +13,14 @@ CLIENTS = 20
 
 
 def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
-    """Dirichlet(alpha) shares of ten equal classes under sliders for alpha and the clients.
+    """Dirichlet(alpha) shares of ten equal classes under sliders for alpha and the
+    clients.
 
-    A share is a Gamma(alpha) number over the sum of its class. Marsaglia and Tsang (2000) make one
-    from a normal number x and uniform ones: g = d (1 + x / sqrt(9 d))^3 u^(1 / alpha) with d =
-    alpha + 2/3, if w passes their test. There are two pairs (x, w) for each, of which the second is
-    taken as it is: one in four hundred at most should have had a third.
+        A share is a Gamma(alpha) number over the sum of its class. Marsaglia and Tsang
+        (2000) make one from a normal number x and uniform ones: g = d (1 + x / sqrt(9
+        d))^3 u^(1 / alpha) with d = alpha + 2/3, if w passes their test. There are two
+        pairs (x, w) for each, of which the second is taken as it is: one in four
+        hundred at most should have had a third.
     """
     from .vega import BLUE, BOLD, alt, choice, layered, slider
 
@@ -103,9 +105,9 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
 
 
 def two_parabolas(rounds: int = 12) -> dict[str, Any]:
-    """FedAvg of two clients, F_k(w) = a_k (w - c_k)^2 / 2 with c = (-1, 1) and a_2 = 0.5, under
-    sliders for the local steps, the learning rate and a_1: its rounds, where they lead, and the
-    optimum."""
+    """FedAvg of two clients, F_k(w) = a_k (w - c_k)^2 / 2 with c = (-1, 1) and a_2 =
+    0.5, under sliders for the local steps, the learning rate and a_1: its rounds, where
+    they lead, and the optimum."""
     from .vega import (
         BLUE,
         BOLD,
@@ -157,7 +159,10 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
             alt.Chart(alt.sequence(-1.7, 1.71, 0.05, as_="w"))
             .transform_calculate(
                 mean=mean.format("datum.w"),
-                loss="[a * pow(datum.w + 1, 2) / 2, 0.25 * pow(datum.w - 1, 2), datum.mean]",
+                loss=(
+                    "[a * pow(datum.w + 1, 2) / 2, 0.25 * pow(datum.w - 1, 2), "
+                    "datum.mean]"
+                ),
                 kind=str(curves),
             )
             .transform_flatten(["loss", "kind"])
@@ -191,12 +196,12 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def pure_shards(answer: Function) -> Reasons:
-    """answer(labels, clients, rng) -> the owner of each sample; each client gets two classes, none
-    a third."""
+    """answer(labels, clients, rng) -> the owner of each sample; each client gets two
+    classes, none a third."""
     for clients, classes, n in ((10, 10, 1347), (5, 10, 600), (12, 4, 401)):
         labels = np.random.default_rng(clients).permutation(np.arange(n) % classes)
         draws = []
@@ -208,7 +213,10 @@ def pure_shards(answer: Function) -> Reasons:
             try:
                 owner = np.asarray(given)
             except ValueError:
-                yield "one owner for each image is asked for, not one list for each client"
+                yield (
+                    "one owner for each image is asked for, not one list for each "
+                    "client"
+                )
             if owner.shape != labels.shape:
                 yield (
                     f"there should be one owner for each of the {n} samples, "
@@ -221,7 +229,8 @@ def pure_shards(answer: Function) -> Reasons:
             if (wrong := (held > 0).sum(1) != 2).any():
                 k = int(wrong.argmax())
                 yield (
-                    f"client {k} of {clients} holds {(held[k] > 0).sum()} of the {classes} classes "
+                    f"client {k} of {clients} holds {(held[k] > 0).sum()} of the "
+                    f"{classes} classes "
                     "instead of two"
                 )
             for c, column in enumerate(held.T):
@@ -237,7 +246,8 @@ def pure_shards(answer: Function) -> Reasons:
 
 
 def layer_drift(answer: Function) -> Reasons:
-    """answer(updates, samples) -> {name: drift}; updates: tensors by name, for each client."""
+    """answer(updates, samples) -> {name: drift}; updates: tensors by name, for each
+    client."""
     shapes = {"conv.weight": (4, 2, 3, 3), "fc.weight": (5, 6), "fc.bias": (5,)}
     samples = [30, 10, 60]
     common = {name: drawn(*shape) for name, shape in shapes.items()}
@@ -258,7 +268,10 @@ def layer_drift(answer: Function) -> Reasons:
     equal = torch.full((3,), 1 / 3)
     given = answer(updates, samples)
     if not isinstance(given, dict) or set(given) != set(shapes):
-        yield f"the answer should be a dictionary with a number for each of {', '.join(shapes)}"
+        yield (
+            f"the answer should be a dictionary with a number for each of "
+            f"{', '.join(shapes)}"
+        )
     for name, stacked in flat.items():
         value = float(given[name])
         right = drift(stacked, p)
@@ -269,21 +282,24 @@ def layer_drift(answer: Function) -> Reasons:
                 stacked, counts
             ),
             "the square root is missing": right**2,
-            "it is the drift of all tensors together: treat each name on its own": drift(
-                torch.cat(list(flat.values()), 1), p
-            ),
+            (
+                "it is the drift of all tensors together: treat each name on its own"
+            ): drift(torch.cat(list(flat.values()), 1), p),
         }
         otherwise = f"for {name} it gives {value:.4g}, which is not its drift"
         yield compared(value, right, wrong, otherwise, 1e-4)
 
 
 def expected_classes(answer: Function) -> Reasons:
-    """answer(n, classes) -> the expected number of different classes among n random images."""
+    """answer(n, classes) -> the expected number of different classes among n random
+    images."""
     for n, classes in ((1, 10), (2, 10), (10, 10), (30, 10), (5, 2), (3, 1)):
         value = float(answer(n, classes))
         missing = classes * (1 - 1 / classes) ** n
         wrong = {
-            "that is how many classes are missing: you want those that are there": missing,
+            (
+                "that is how many classes are missing: you want those that are there"
+            ): missing,
             "images repeat classes: two images have the same class now and then": min(
                 n, classes
             ),
@@ -295,8 +311,8 @@ def expected_classes(answer: Function) -> Reasons:
 
 
 def round_leaves(answer: Function) -> Reasons:
-    """answer(a, p, E, eta) -> the share of the distance to the end that a round of averaging
-    leaves."""
+    """answer(a, p, E, eta) -> the share of the distance to the end that a round of
+    averaging leaves."""
     two = ([4.0, 0.5], [0.5, 0.5])
     three = ([1.0, 2.0, 0.5], [0.2, 0.5, 0.3])
     for (a, p), E, eta in ((two, 1, 0.2), (two, 20, 0.2), (three, 3, 0.1)):
@@ -306,12 +322,15 @@ def round_leaves(answer: Function) -> Reasons:
         r = (1 - eta * a_k) ** E
         wrong = {
             "that is what a round walks: you want what it leaves": 1 - float(p_k @ r),
-            "one client with the mean curvature is another thing: average the r_k": float(
-                (1 - eta * p_k @ a_k) ** E
-            ),
+            (
+                "one client with the mean curvature is another thing: average the r_k"
+            ): float((1 - eta * p_k @ a_k) ** E),
             "every client counts the same in it: weigh by p": float(r.mean()),
         }
-        otherwise = f"for a = {a} and E = {E} it gives {value:.4g}, which is not the share that is left"
+        otherwise = (
+            f"for a = {a} and E = {E} it gives {value:.4g}, which is not "
+            f"the share that is left"
+        )
         yield compared(value, float(p_k @ r), wrong, otherwise)
 
 

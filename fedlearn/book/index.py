@@ -1,9 +1,11 @@
-"""The first page and the map of the methods: cards, accuracy against time, and the poster.
+"""The first page and the map of the methods: cards, accuracy against time, and the
+poster.
 
 ``data/chapters/index.yaml`` states which stored runs are shown. The time of a round is
-``fedlearn.link.time``, written once more as a Vega expression (``SECONDS``). In a card the server
-is on the left and the clients are on the right. Parts that a method replaces are filled plates. An
-arrow is as wide as the bytes of a stored run; the pale arrow behind it is a dense message.
+``fedlearn.link.time``, written once more as a Vega expression (``SECONDS``). In a card
+the server is on the left and the clients are on the right. Parts that a method replaces
+are filled plates. An arrow is as wide as the bytes of a stored run; the pale arrow
+behind it is a dense message.
 """
 
 import base64
@@ -25,7 +27,7 @@ from .show import Chart, Shown, chart, figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# ---- cards ---------------------------------------------------------------------------------------
+# ---- cards ---------------------------------------------------------------------------
 
 DOWN = "#0072B2"
 UP = "#D55E00"
@@ -85,8 +87,11 @@ def arrow(start: float, end: float, y: float, wide: float, colour: str) -> str:
 
 def messages(card: dict[str, Any]) -> tuple[float, float, float]:
     """Bytes of one client in a round of a card's run: down, up, and a dense message."""
-    runs = {(h.meta.get("label") or h.method): h for h in results.load(card["results"])[::-1]
-            if h.meta["task"]["partition"] == card["partition"]}  # fmt: skip
+    runs = {
+        (h.meta.get("label") or h.method): h
+        for h in results.load(card["results"])[::-1]
+        if h.meta["task"]["partition"] == card["partition"]
+    }
     row, plain = (runs[card[k]].rows[1] for k in ("line", "dense"))
     down, up = (row[f"bytes_{way}"] / len(row["clients"]) for way in ("down", "up"))
     return down, up, plain["bytes_up"] / len(plain["clients"])
@@ -95,8 +100,8 @@ def messages(card: dict[str, Any]) -> tuple[float, float, float]:
 def small(
     name: str, title: str, sizes: tuple[float, float, float], widest: float
 ) -> str:
-    """A card's drawing. ``sizes`` are those of its ``messages``; an arrow of ``widest`` bytes is as
-    wide as an arrow may be."""
+    """A card's drawing. ``sizes`` are those of its ``messages``; an arrow of ``widest``
+    bytes is as wide as an arrow may be."""
     new = set(chapter_file(name)["replaces"])
     down, up, dense = sizes
     bold = {"font_weight": 700}
@@ -134,19 +139,24 @@ def small(
         drawn += [text(142, below, kilobytes(count), 12, text_anchor="middle", **bold)]
     replaced = ", ".join(p for p in PARTS if p in new) or "nothing"
     alt = (
-        f"{title} replaces {replaced} of the round. {kilobytes(down)} down, {kilobytes(up)} up "
+        f"{title} replaces {replaced} of the round. {kilobytes(down)} "
+        f"down, {kilobytes(up)} up "
         f"for one client; a dense message has {kilobytes(dense)}."
     )
     picture = (
         '<svg class="fl-small" viewBox="0 0 284 190" aria-hidden="true" '
-        'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">'
+        'font-family="system-ui, -apple-system, Segoe UI, Helvetica, '
+        'Arial, sans-serif">'
     )
-    return f'<div role="img" aria-label="{html.escape(alt)}">{picture}{"".join(drawn)}</svg></div>'
+    return (
+        f'<div role="img" '
+        f'aria-label="{html.escape(alt)}">{picture}{"".join(drawn)}</svg></div>'
+    )
 
 
 def cards(start: str = "") -> Shown:
-    """FedAvg and the five papers side by side, each with its drawing, a sentence and a link. The
-    arrows of all drawings have one scale.
+    """FedAvg and the five papers side by side, each with its drawing, a sentence and a
+    link. The arrows of all drawings have one scale.
 
     ``start`` is the path from the page to the book's folder.
     """
@@ -165,7 +175,7 @@ def cards(start: str = "") -> Shown:
     return Shown(f'<div class="fl fl-cards">{"".join(divs)}</div>', "\n".join(words))
 
 
-# ---- accuracy against time -----------------------------------------------------------------------
+# ---- accuracy against time -----------------------------------------------------------
 
 # fedlearn.link.time; up and down are powers of ten of Mbit/s, latency is in ms
 SECONDS = (
@@ -178,7 +188,8 @@ OWN = "own"
 
 
 def runs_of(comparison: dict[str, Any]) -> dict[str, list[History]]:
-    """The stored runs of a comparison by their line, FedAvg's first; a run for each seed."""
+    """The stored runs of a comparison by their line, FedAvg's first; a run for each
+    seed."""
     names = comparison.get("lines")
     partition = comparison["partition"]
     runs: dict[str, list[History]] = {}
@@ -196,8 +207,9 @@ def runs_of(comparison: dict[str, Any]) -> dict[str, list[History]]:
 
 
 def rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a line and round: accuracy, and what one client has sent, heard and computed so far;
-    means of the seeds. Every round of a line has the same number of clients."""
+    """A row a line and round: accuracy, and what one client has sent, heard and
+    computed so far; means of the seeds. Every round of a line has the same number of
+    clients."""
     table = []
     for line, histories in runs_of(comparison).items():
         shares = [
@@ -221,8 +233,8 @@ def rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def minutes(number: str, caption: str, alt: str) -> Chart:
-    """The chart: sliders for uplink and device, named links, and the time to an accuracy written
-    into it."""
+    """The chart: sliders for uplink and device, named links, and the time to an
+    accuracy written into it."""
     from . import vega
     from .vega import (
         DOTTED,
@@ -244,8 +256,10 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     start = spec["start"]
     target = spec["target"]
     named = {k: link.check(**stated) for k, stated in link.PRESETS.items()}
-    powers = {name: (math.log10(u) - 6, math.log10(d) - 6, 1000 * s)
-              for name, (u, d, s) in named.items()}  # fmt: skip
+    powers = {
+        name: (math.log10(u) - 6, math.log10(d) - 6, 1000 * s)
+        for name, (u, d, s) in named.items()
+    }
 
     def linked(k: int, name: str) -> dict[str, Any]:
         """A parameter that goes where the chosen link is."""
@@ -302,7 +316,8 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     }
 
     def by(channel: Any, looks: list[Any], legend: Any) -> Any:
-        """The same look for a line wherever it is, another for each line of the same runs."""
+        """The same look for a line wherever it is, another for each line of the same
+        runs."""
         each = [looks[k % len(looks)] for k in place.values()]
         return series(channel, "line", [*place], each, legend)
 
@@ -347,7 +362,8 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     )
 
     def label(test: str, before: str, x: Any, **position: Any) -> altair.Chart:
-        """Words beside the dotted line, at an end of it, where they are never cut off."""
+        """Words beside the dotted line, at an end of it, where they are never cut
+        off."""
         return (
             reached.transform_filter(test)
             .transform_calculate(words=f"'{before}' + datum.words")
@@ -380,14 +396,15 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     return chart(number, picture, caption, alt, says=says, moved={"up": {"link": OWN}})
 
 
-# ---- the figure of the first page, and the map ---------------------------------------------------
+# ---- the figure of the first page, and the map ---------------------------------------
 
 MARKERS = {"nobody": "o", "clients": "s", "server": "^", "both": "D"}
 CLOSE = 1.07  # bytes that differ less share a place
 
 
 def accuracy_of_three(**options: Any) -> "Axes":
-    """Accuracy against bytes: FedAvg, one of the papers' methods, and one that remembers."""
+    """Accuracy against bytes: FedAvg, one of the papers' methods, and one that
+    remembers."""
     comparison = chapter_file("index")["minutes"]["comparisons"][0]
     stored = runs_of(comparison)
     runs = {line: stored[line] for line in ("FedAvg", "RPN", "STC")}
@@ -400,8 +417,8 @@ def three_lines(number: str, caption: str, alt: str) -> Shown:
 
 
 def measured() -> list[dict[str, Any]]:
-    """Each method of the map, with the bytes that a client sends and hears in a round as multiples
-    of FedAvg's with the same network, in the order of the page."""
+    """Each method of the map, with the bytes that a client sends and hears in a round
+    as multiples of FedAvg's with the same network, in the order of the page."""
     table = []
     dense = dict[str, float]()
     for sent, of_row in chapter_file("index")["map"].items():
@@ -457,17 +474,29 @@ def methods_map(number: str, caption: str) -> Shown:
             ax.plot(times, y, MARKERS[who], color=COLOURS[0], markersize=8)
             left = times > 0.25
             ax.annotate(
-                words, (times, y), (-8 if left else 8, 0), textcoords="offset points",
-                fontsize=10, va="center", ha="right" if left else "left",
-            )  # fmt: skip
+                words,
+                (times, y),
+                (-8 if left else 8, 0),
+                textcoords="offset points",
+                fontsize=10,
+                va="center",
+                ha="right" if left else "left",
+            )
         y += 0.95
         ax.axhline(y - 0.48, color="0.85", linewidth=1)
     for who, marker in MARKERS.items():
         ax.plot([], [], marker, color=COLOURS[0], markersize=8, label=who)
     ax.legend(
-        title="who remembers something", loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=4,
-        frameon=False, fontsize=10, title_fontsize=10, handletextpad=0.2, columnspacing=1,
-    )  # fmt: skip
+        title="who remembers something",
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.07),
+        ncols=4,
+        frameon=False,
+        fontsize=10,
+        title_fontsize=10,
+        handletextpad=0.2,
+        columnspacing=1,
+    )
     ax.set(xscale="log", xlim=(0.01, 5), ylim=(y - 0.3, -0.5), yticks=[])
     ax.set_xlabel("bytes of a round, up and down: times FedAvg's", fontsize=11)
     ax.set_xticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])

@@ -1,4 +1,5 @@
-"""Clients that lie, to try a server on: what they send is a right message with wrong numbers."""
+"""Clients that lie, to try a server on: what they send is a right message with wrong
+numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -82,10 +83,11 @@ class Lying(Averaging):
 def lying(
     method: Averaging, liars: Any, lie: str, factor: float | None = None
 ) -> Lying:
-    """``method`` with these clients as liars: "flip" sends -``factor`` u, "scale" ``factor`` u,
-    "random" noise of ``factor`` times the norm, "constant" ``factor`` in every entry, "inflate" u
-    with ``factor`` n_k in its head, "variance" u with -``factor`` as every running variance; the
-    others claim none below zero. The default factors are ``FACTORS``."""
+    """``method`` with these clients as liars: "flip" sends -``factor`` u, "scale"
+    ``factor`` u, "random" noise of ``factor`` times the norm, "constant" ``factor`` in
+    every entry, "inflate" u with ``factor`` n_k in its head, "variance" u with
+    -``factor`` as every running variance; the others claim none below zero. The default
+    factors are ``FACTORS``."""
     parts = {f.name: getattr(method, f.name) for f in fields(Averaging)}
     factor = (
         FACTORS[pick(lie, {name: name for name in LIES}, "lie")]

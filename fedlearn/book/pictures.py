@@ -1,4 +1,5 @@
-"""Drawings of several chapters: who holds which classes, who agrees, kernels in rows."""
+"""Drawings of several chapters: who holds which classes, who agrees, kernels in
+rows."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +20,8 @@ with extra("book"):
 
 
 def partition(task: Task, ax: Axes | None = None) -> Axes:
-    """Who holds what: for each client and class a disc whose area is the number of images."""
+    """Who holds what: for each client and class a disc whose area is the number of
+    images."""
     counts = label_counts(task)
     ax = axes(ax)
     client, label = np.indices(counts.shape)
@@ -36,8 +38,9 @@ def partition(task: Task, ax: Axes | None = None) -> Axes:
 def agreement(
     cases: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]],
 ) -> dict[str, Any]:
-    """A number from -1 to 1 for any two clients, under a choice of how many there are and of alpha:
-    of each such case the clients' labels, the numbers [clients, clients], and a title."""
+    """A number from -1 to 1 for any two clients, under a choice of how many there are
+    and of alpha: of each such case the clients' labels, the numbers [clients, clients],
+    and a title."""
     from .vega import alt, choice, heading, layered, signed
 
     values = [
@@ -87,8 +90,8 @@ def agreement(
 def kernel_rows(
     rows: Mapping[str, torch.Tensor], apart: Collection[str] = (), size: float = 0.66
 ) -> Figure:
-    """Rows of kernels [count, in, k, k] under one another, labelled, of input channel 0; colours
-    are those of ``SIGNED``.
+    """Rows of kernels [count, in, k, k] under one another, labelled, of input channel
+    0; colours are those of ``SIGNED``.
 
     All rows share the scale of the largest value but those named in ``apart``.
     """

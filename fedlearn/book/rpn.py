@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .show import Chart, Shown  # pictures take long to load, and a check needs none
 
 
-# ---- one kernel, round after round ---------------------------------------------------------------
+# ---- one kernel, round after round ---------------------------------------------------
 
 WANTED: dict[str, list[float]] = {
     "an edge": [1.4, 0.4, -0.6, 1.4, 0.4, -0.6, 1.4, 0.4, -0.6],  # bright on average
@@ -37,8 +37,8 @@ STEP = 0.15
 
 
 def nights(wanted: list[float]) -> list[list[list[float]]]:
-    """[round][panel][cell]: what the client wants, and the kernel if all, the mean, or the largest
-    entry (the rest being remembered) of what training changed is sent."""
+    """[round][panel][cell]: what the client wants, and the kernel if all, the mean, or
+    the largest entry (the rest being remembered) of what training changed is sent."""
     import numpy as np
 
     target = np.array(wanted, float)
@@ -57,7 +57,8 @@ def nights(wanted: list[float]) -> list[list[list[float]]]:
 
 
 def watch_kernel(number: str) -> "Chart":
-    """One kernel under a slider for the round: sent whole, as its mean, entry by entry."""
+    """One kernel under a slider for the round: sent whole, as its mean, entry by
+    entry."""
     from .show import chart
     from .vega import choice, kernel_panels, signed, slider
 
@@ -77,22 +78,24 @@ def watch_kernel(number: str) -> "Chart":
     return chart(
         number,
         panels,
-        caption="""One kernel, round after round. *Everything* sends nine numbers. *RPN* sends their
-        mean. *STC*, a rival from the chapter on the wire, sends one entry and remembers the rest.
-        Orange is positive, violet negative.""",
-        alt="""Four squares of three by three cells: what the client wants, and what arrives if
-        everything, the mean, or the largest entry is sent. As the round moves from 0 to 20, the
-        square of everything becomes the wanted shape. The square of RPN becomes brighter as a whole
-        if an edge or all bright is wanted, does not move for a line or a spot, and always keeps its
-        first pattern. The square of STC comes close to the wanted shape, cell by cell.""",
+        caption="""One kernel, round after round. *Everything* sends nine numbers. *RPN*
+        sends their mean. *STC*, a rival from the chapter on the wire, sends one entry
+        and remembers the rest. Orange is positive, violet negative.""",
+        alt="""Four squares of three by three cells: what the client wants, and what
+        arrives if everything, the mean, or the largest entry is sent. As the round
+        moves from 0 to 20, the square of everything becomes the wanted shape. The
+        square of RPN becomes brighter as a whole if an edge or all bright is wanted,
+        does not move for a line or a spot, and always keeps its first pattern. The
+        square of STC comes close to the wanted shape, cell by cell.""",
     )
 
 
-# ---- figures of the lesson -----------------------------------------------------------------------
+# ---- figures of the lesson -----------------------------------------------------------
 
 
 def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> "Shown":
-    """Seven kernels of a layer: what a client started from, changed, says of it, and loses."""
+    """Seven kernels of a layer: what a client started from, changed, says of it, and
+    loses."""
     from .pictures import kernel_rows
     from .show import figure
 
@@ -108,20 +111,20 @@ def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> 
     return figure(
         number,
         kernel_rows({k: w[largest] for k, w in rows.items()}, apart=["start"]),
-        caption="""Seven 3 x 3 kernels of the first layer: start, change of one night, what the
-        others hear of it, and what is lost. Violet is negative, orange positive; the three lower
-        rows share a scale.""",
-        alt="""Four rows of seven squares of three by three cells. Start and change vary from cell
-        to cell. What is heard has one even shade a square. What is lost varies about as much as
-        the change.""",
+        caption="""Seven 3 x 3 kernels of the first layer: start, change of one night,
+        what the others hear of it, and what is lost. Violet is negative, orange
+        positive; the three lower rows share a scale.""",
+        alt="""Four rows of seven squares of three by three cells. Start and change vary
+        from cell to cell. What is heard has one even shade a square. What is lost
+        varies about as much as the change.""",
     )
 
 
 def frozen(
     number: str, start: Tensors, residual: Tensors, after: Tensors, name: str
 ) -> "Shown":
-    """The shapes of seven kernels of a layer, each less its mean: at the start, after a client's
-    night, and after rounds of RPN."""
+    """The shapes of seven kernels of a layer, each less its mean: at the start, after a
+    client's night, and after rounds of RPN."""
     from .pictures import kernel_rows
     from .show import figure
 
@@ -133,20 +136,20 @@ def frozen(
     return figure(
         number,
         kernel_rows(shapes),
-        caption="""Shapes of seven kernels of the first layer, that is, each kernel less its mean:
-        at the start, after one client's night, and after RPN's last round. Violet is negative,
-        orange positive.""",
-        alt="""Three rows of seven squares. The second row differs a little from the first; the
-        third is the first row again.""",
+        caption="""Shapes of seven kernels of the first layer, that is, each kernel less
+        its mean: at the start, after one client's night, and after RPN's last round.
+        Violet is negative, orange positive.""",
+        alt="""Three rows of seven squares. The second row differs a little from the
+        first; the third is the first row again.""",
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def pooling(answer: Any) -> Reasons:
-    """(pool, unpool): pool [out, in, k, k] -> [out, in]; unpool (means, k) -> [out, in, k, k], in
-    memory of its own."""
+    """(pool, unpool): pool [out, in, k, k] -> [out, in]; unpool (means, k) -> [out, in,
+    k, k], in memory of its own."""
     if (
         not isinstance(answer, tuple)
         or len(answer) != 2
@@ -174,7 +177,10 @@ def pooling(answer: Any) -> Reasons:
                 f"for means of shape {[4, 2]} and k = {k}"
             )
         whole = mean[:, :, None, None].expand_as(back)
-        shared = "unpool shares the mean out over the positions; every position gets the whole mean"
+        shared = (
+            "unpool shares the mean out over the positions; every position "
+            "gets the whole mean"
+        )
         otherwise = "unpool does not put the kernel's mean into each of its positions"
         yield compared(back, whole, {shared: whole / k**2}, otherwise)
         if back.untyped_storage().nbytes() < back.numel() * back.element_size():
@@ -198,7 +204,8 @@ def layers(numbers: int, first: int, second: int) -> Any:
 def numbers(
     numbers_in_all: int, channels_of_first: int, channels_of_second: int
 ) -> Any:
-    """That RPN sends for the paper's MNIST network: the channels of two convolutions, 3 x 3."""
+    """That RPN sends for the paper's MNIST network: the channels of two
+    convolutions, 3 x 3."""
     first = channels_of_first
     second = channels_of_second
     total = numbers_in_all
@@ -248,7 +255,10 @@ def scaled(coder: Any) -> Reasons:
     """A coder like ``Pooled`` that decodes to k times the mean."""
     methods = (getattr(coder, name, None) for name in ("encode", "decode"))
     if isinstance(coder, type) or not all(map(callable, methods)):
-        yield "a coder is asked for, an object with encode and decode: pass Scaled(), with brackets"
+        yield (
+            "a coder is asked for, an object with encode and decode: pass "
+            "Scaled(), with brackets"
+        )
     for shape in ((4, 2, 3, 3), (2, 3, 5, 5), (3, 2, 1, 1), (6, 5), (6,)):
         w = drawn(*shape, seed=7)
         data = coder.encode(w)

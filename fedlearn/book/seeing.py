@@ -1,4 +1,5 @@
-"""Chapter 10, seeing: pictures with boxes and masks, stored runs, and the checks of its exercises.
+"""Chapter 10, seeing: pictures with boxes and masks, stored runs, and the checks of its
+exercises.
 
 ``data/chapters/seeing_drawn.py`` stores what networks drew while they learned.
 """
@@ -35,8 +36,8 @@ DRAWN = {"fill": None, "strokeWidth": 2.5}
 
 @lru_cache(1)
 def seen() -> dict[str, Any]:
-    """What networks drew, masks as tensors; and the scenes of ``pictures``: ``images``, ``objects``
-    (true boxes) and ``masks``."""
+    """What networks drew, masks as tensors; and the scenes of ``pictures``: ``images``,
+    ``objects`` (true boxes) and ``masks``."""
     from ..tasks import detection, segmentation
 
     stored = json.loads(data_path("grids", "seeing.json").read_text(encoding="utf-8"))
@@ -68,17 +69,20 @@ def mask_of(text: str) -> torch.Tensor:
 
 
 def pooled_layers() -> "pandas.DataFrame":
-    """The grid without its boxes: a row for each number of clients and of pooled layers, round."""
+    """The grid without its boxes: a row for each number of clients and of pooled
+    layers, round."""
     import pandas
 
     return pandas.DataFrame(seen()["rounds"], columns=ROUNDS)
 
 
 def scenes(panels: Sequence[Mapping[str, Any]], columns: int = 3) -> "Figure":
-    """Pictures side by side, ``columns`` to a row. A panel has a ``title`` and may have ``image``
-    uint8 [1, 64, 64]; ``boxes`` (x1, y1, x2, y2, class, and a score or nothing) and ``truth``,
-    white and dashed; ``mask``, the classes of its pixels in colours, 0 being none and 255 void;
-    ``cells``, that many to a side; ``names``, which are written where a mask has most of one."""
+    """Pictures side by side, ``columns`` to a row. A panel has a ``title`` and may have
+    ``image`` uint8 [1, 64, 64]; ``boxes`` (x1, y1, x2, y2, class, and a score or
+    nothing) and ``truth``, white and dashed; ``mask``, the classes of its pixels in
+    colours, 0 being none and 255 void;
+    ``cells``, that many to a side; ``names``, which are written where a mask has most
+    of one."""
     import matplotlib.pyplot as plt
     from matplotlib import colormaps
 
@@ -144,7 +148,7 @@ def outline(ax: "Axes", box: Sequence[float], **look: Any) -> None:
     )
 
 
-# ---- boxes that move -----------------------------------------------------------------------------
+# ---- boxes that move -----------------------------------------------------------------
 
 
 def as_url(image: torch.Tensor) -> str:
@@ -168,7 +172,8 @@ def board(wide: float, high: float) -> tuple[dict[str, Any], dict[str, Any]]:
 def scene_chart(
     params: Rows, layers: list[Any], wide: dict, high: dict, unit: float
 ) -> dict:
-    """The chart, a pixel of a scene being ``unit`` pixels both ways: scenes stay square."""
+    """The chart, a pixel of a scene being ``unit`` pixels both ways: scenes stay
+    square."""
     from .vega import layered
 
     sides = (
@@ -197,8 +202,8 @@ STEERED = 34  # a test scene with a single digit
 
 
 def steer_box() -> dict[str, Any]:
-    """One cell's box over a scene, under sliders for the cell and the four numbers of Eq. (10.1),
-    and how much it overlaps with the true one, Eq. (10.2)."""
+    """One cell's box over a scene, under sliders for the cell and the four numbers of
+    Eq. (10.1), and how much it overlaps with the true one, Eq. (10.2)."""
     from ..tasks import detection
     from .vega import AMBER, BOLD, GREY, ONE, alt, slider
 
@@ -259,8 +264,8 @@ def steer_box() -> dict[str, Any]:
 
 
 def moving_boxes(guess: float | None = None) -> dict[str, Any]:
-    """Three test scenes with the boxes that a model draws, under sliders for clients, pooled layers
-    and rounds; its mAP beside FedAvg's and the reader's guess."""
+    """Three test scenes with the boxes that a model draws, under sliders for clients,
+    pooled layers and rounds; its mAP beside FedAvg's and the reader's guess."""
     from ..tasks import detection
     from .vega import AMBER, BOLD, ONE, WORDS, alt, slider
 
@@ -374,13 +379,14 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
     return scene_chart(params, layers, wide, high, 2.4)
 
 
-# ---- stored runs ---------------------------------------------------------------------------------
+# ---- stored runs ---------------------------------------------------------------------
 
 
 def learned(task: str) -> Rows:
-    """A row a method of the stored runs on real pictures, in the last quarter of their rounds and
-    in brackets in the last test: the mean over all classes, over those that are frequent; how far
-    this is from FedAvg's in the last quarter, in how many seeds it is below, and what crosses."""
+    """A row a method of the stored runs on real pictures, in the last quarter of their
+    rounds and in brackets in the last test: the mean over all classes, over those that
+    are frequent; how far this is from FedAvg's in the last quarter, in how many seeds
+    it is below, and what crosses."""
     from ..results import paired
     from .claims import both, by_label, reached
 
@@ -424,11 +430,12 @@ def learned(task: str) -> Rows:
     return rows
 
 
-# ---- figures -------------------------------------------------------------------------------------
+# ---- figures -------------------------------------------------------------------------
 
 
 def answering(number: str, task: Any) -> "Shown":
-    """Three scenes with their boxes and cells, and below them the same with their masks."""
+    """Three scenes with their boxes and cells, and below them the same with their
+    masks."""
     from ..data import digit_scenes
     from .show import figure
 
@@ -444,11 +451,11 @@ def answering(number: str, task: Any) -> "Shown":
     return figure(
         number,
         scenes(panels),
-        caption="""Three scenes with their boxes and the 64 cells, and below the same with their
-        masks, a colour for each digit.""",
-        alt="""Three dark pictures with bright digits of different sizes and faint strokes, a dashed
-        box close around each digit and a grid of eight by eight cells; below, the digits' pixels
-        are coloured.""",
+        caption="""Three scenes with their boxes and the 64 cells, and below the same
+        with their masks, a colour for each digit.""",
+        alt="""Three dark pictures with bright digits of different sizes and faint
+        strokes, a dashed box close around each digit and a grid of eight by eight
+        cells; below, the digits' pixels are coloured.""",
     )
 
 
@@ -468,10 +475,10 @@ def found_boxes(
     return figure(
         number,
         scenes(panels),
-        caption="""Six scenes that nobody trained on. Dashed: true boxes; orange: boxes with a score
-        above 0.3, and the digit that is read.""",
-        alt="""Six scenes. Orange boxes with a digit stand near most of the dashed true boxes; some
-        digits are missed, some boxes are loose, some digits are wrong.""",
+        caption="""Six scenes that nobody trained on. Dashed: true boxes; orange: boxes
+        with a score above 0.3, and the digit that is read.""",
+        alt="""Six scenes. Orange boxes with a digit stand near most of the dashed true
+        boxes; some digits are missed, some boxes are loose, some digits are wrong.""",
     )
 
 
@@ -491,16 +498,17 @@ def real_masks(number: str) -> "Shown":
     return figure(
         number,
         scenes(panels, columns=len(runs) + 1),
-        caption="""Three photographs of VOC that nobody trained on, drawn as their masks, with the
-        names of the classes that fill two hundredths of a picture. Grey: borders, which do not
-        count. Stored runs with seed 0, after twelve rounds.""",
-        alt="""Rows of coloured shapes. On the left what people drew; beside it the same shapes as
-        the methods see them, with blocky outlines. All find the sheep; the horse under its rider
-        is hardly seen, and dog and cat are mixed up.""",
+        caption="""Three photographs of VOC that nobody trained on, drawn as their
+        masks, with the names of the classes that fill two hundredths of a picture.
+        Grey: borders, which do not count. Stored runs with seed 0, after twelve
+        rounds.""",
+        alt="""Rows of coloured shapes. On the left what people drew; beside it the same
+        shapes as the methods see them, with blocky outlines. All find the sheep; the
+        horse under its rider is hardly seen, and dog and cat are mixed up.""",
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 EACH = "of the union the part that both have counts once"
 APART = "boxes apart overlap by nothing"
@@ -519,7 +527,8 @@ PAIRS = (  # two boxes, and what a wrong answer has not seen
 def overlap(answer: Function) -> Reasons:
     """answer(a, b) -> intersection over union of two boxes x1, y1, x2, y2."""
 
-    # within the check, as ``area`` has its own: a function of the package would be an answer
+    # within the check, as ``area`` has its own: a function of the package would be an
+    # answer
     def iou(a: Sequence[int], b: Sequence[int], areas: Sequence[int] = ()) -> float:
         areas = areas or [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in (a, b)]
         sides = [max(0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1)]
@@ -547,7 +556,8 @@ def overlap(answer: Function) -> Reasons:
 
 
 BEYOND = "the best precision at this recall or beyond counts"
-LISTS = (  # which predictions are right, best first; how many objects there are; what it is about
+# which predictions are right, best first; how many objects there are; what it is about
+LISTS = (
     ((1, 1, 1), 3, "all found and nothing else is a precision of 1 at every recall"),
     ((1, 1), 4, "recall is a share of the objects, and half of them were never found"),
     ((0, 1), 1, "a wrong prediction in front of a right one halves the precision"),
@@ -608,7 +618,8 @@ def payload(
             * (kernels + last): "the last convolution is 1 x 1: pooling saves nothing"
             " there",
             8 * kernels: "that is what pooling saves; how much is left?",
-            kernels: "kernels are not all: batch normalisation and the last convolution travel,"
+            kernels: "kernels are not all: batch normalisation and the last "
+            "convolution travel,"
             " too",
             kernels
             + last: "batch normalisation and the last convolution's biases travel, too",
@@ -631,7 +642,9 @@ def flipped(answer: Any) -> Reasons:
     if tuple(got.shape) != (3, 4):
         yield f"boxes of shape [3, 4] come out as {list(got.shape)}"
     if (got[:, 2] < got[:, 0]).any():
-        yield "x1 and x2 change places as well: a mirror turns left edges into right ones"
+        yield (
+            "x1 and x2 change places as well: a mirror turns left edges into right ones"
+        )
     if torch.allclose(got[:, [0, 2]], before[:, [0, 2]]):
         yield "it is x that the mirror changes, and y that stays"
     x1, y1, x2, y2 = before.unbind(1)

@@ -1,5 +1,6 @@
-"""What does it send? Gigabytes of a training under sliders, what a meter counted in other people's
-programs, and their compressors beside ours; all stored by commands that the page names."""
+"""What does it send? Gigabytes of a training under sliders, what a meter counted in
+other people's programs, and their compressors beside ours; all stored by commands that
+the page names."""
 
 import json
 import re
@@ -21,14 +22,16 @@ def stored(name: str) -> dict[str, Any]:
 
 
 def costs(kind: str = "costs") -> dict[str, Cost]:
-    """The stored tables of ``fl.cost``, or those of a meter (``kind`` "meters"), by network."""
+    """The stored tables of ``fl.cost``, or those of a meter (``kind`` "meters"), by
+    network."""
     return {
         entry["network"]["name"]: Cost(**entry) for entry in stored("sends.json")[kind]
     }
 
 
 def totals(number: str, caption: str, alt: str) -> Chart:
-    """Network, method, clients and rounds -> gigabytes of a whole training, up and down."""
+    """Network, method, clients and rounds -> gigabytes of a whole training, up and
+    down."""
     from .vega import BLUE, LEGEND, SKY, choice, heading, layered, series, slider
     from .vega import alt as altair
 
@@ -53,7 +56,10 @@ def totals(number: str, caption: str, alt: str) -> Chart:
         {"name": "whole", "expr": f"{json.dumps(both)}[network]['fedavg']"},
     ]
     size = "format({0} * clients * rounds / 1e9, '.3~r') + ' GB'"
-    sends = f"method + ' sends ' + {size.format('one')} + ', fedavg ' + {size.format('whole')}"
+    sends = (
+        f"method + ' sends ' + {size.format('one')} + ', fedavg ' + "
+        f"{size.format('whole')}"
+    )
     words = f"isValid(one) ? {sends} : method + ' has no form for this network'"
     shared = (
         altair.Chart(altair.InlineData(values=rows))
@@ -98,7 +104,8 @@ def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
 
 
 def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":
-    """The same with one row for methods whose rows are equal; empty rows are left out."""
+    """The same with one row for methods whose rows are equal; empty rows are left
+    out."""
     heads = list(frame)
     filled = frame[frame.astype(bool).any(axis=1)].reset_index()
     methods = filled.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
@@ -129,10 +136,18 @@ def reasons(number: str, caption: str) -> Shown:
 
 
 SHOWN = {
-    "as sent", "dense", "float16", "pooled (RPN)", "top 1/32, signs (STC)", "SmartIdx, 1/32",
-    "scaled signs", "QSGD, 127 levels, entropy", "EDEN, 4 bits", "PowerSGD, rank 2",
+    "as sent",
+    "dense",
+    "float16",
+    "pooled (RPN)",
+    "top 1/32, signs (STC)",
+    "SmartIdx, 1/32",
+    "scaled signs",
+    "QSGD, 127 levels, entropy",
+    "EDEN, 4 bits",
+    "PowerSGD, rank 2",
     "zipped floats",
-}  # fmt: skip
+}
 
 
 def metered(number: str, caption: str) -> Shown:

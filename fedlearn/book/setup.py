@@ -1,4 +1,5 @@
-"""What a chapter's set-up does in one call: checks the parameters, and makes tasks and runs."""
+"""What a chapter's set-up does in one call: checks the parameters, and makes tasks
+and runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,13 +25,16 @@ def styles() -> Shown:
 
 
 class Chapter:
-    """A chapter's parameters, checked; ``task`` and ``run`` use them unless told otherwise.
+    """A chapter's parameters, checked; ``task`` and ``run`` use them unless told
+    otherwise.
 
-    ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``:
-    ``task`` are arguments of ``fl.tasks.classification``, or of the kind that ``task="detection"``
-    names. With ``scale="full"`` there are five seeds instead of three. What cannot be is said in
-    one sentence: a data set or a GPU that is not there, fewer than two clients. Shown, it brings
-    the styles of figures and tables into the page.
+        ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset,
+        clients=clients)``:
+        ``task`` are arguments of ``fl.tasks.classification``, or of the kind that
+        ``task="detection"`` names. With ``scale="full"`` there are five seeds instead
+        of three. What cannot be is said in one sentence: a data set or a GPU that is
+        not there, fewer than two clients. Shown, it brings the styles of figures and
+        tables into the page.
     """
 
     def __init__(
@@ -65,7 +69,8 @@ class Chapter:
             "progress": False,
         }
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
-        # on a GPU a chapter's own loops compute as exactly as the package does, and always the same
+        # on a GPU a chapter's own loops compute as exactly as the package does, and
+        # always the same
         torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = (
             False,
             True,
@@ -73,8 +78,8 @@ class Chapter:
         self.task()  # a data set that is absent is said here
 
     def task(self, **changes: Any) -> Task:
-        """The task with the chapter's parameters, or others in their place. ``task`` names its
-        kind, "classification" unless the chapter says otherwise."""
+        """The task with the chapter's parameters, or others in their place. ``task``
+        names its kind, "classification" unless the chapter says otherwise."""
         options = {"task": "classification", "seed": self.seed} | self.options | changes
         return pick(options.pop("task"), TASKS, "task")(**options)
 
@@ -105,9 +110,10 @@ chapter = Chapter
 
 
 def usual_processor() -> bool:
-    """Whether this processor adds as the one does on which the numbers in the texts were measured
-    (AMD's, with AVX-512). On another the last bits of a sum differ, and where training hangs by a
-    thread, as with one bit an entry, so does where it ends."""
+    """Whether this processor adds as the one does on which the numbers in the texts
+    were measured (AMD's, with AVX-512). On another the last bits of a sum differ, and
+    where training hangs by a thread, as with one bit an entry, so does where it
+    ends."""
     about = Path("/proc/cpuinfo")
     maker = about.read_text(encoding="utf-8") if about.exists() else ""
     return (

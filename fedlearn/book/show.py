@@ -1,8 +1,8 @@
-"""Figures, tables and charts as one call each, the same in JupyterLab, VS Code, Colab and on the
-site: HTML with a number, a caption and a text for readers who cannot see.
+"""Figures, tables and charts as one call each, the same in JupyterLab, VS Code, Colab
+and on the site: HTML with a number, a caption and a text for readers who cannot see.
 
-A number is written out ("4.2"), not counted, because the prose names it and one chapter is run
-alone.
+A number is written out ("4.2"), not counted, because the prose names it and one chapter
+is run alone.
 """
 
 import html
@@ -64,7 +64,8 @@ MARKS = re.compile(r"`([^`]+)`|\$([^$]+)\$|(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*")
 
 
 def inline(text: str) -> str:
-    """Escaped text in which `code`, $formulas$ and *emphasis* are marked up; lines are joined."""
+    """Escaped text in which `code`, $formulas$ and *emphasis* are marked up; lines
+    are joined."""
     return MARKS.sub(_marked, html.escape(" ".join(text.split())))
 
 
@@ -106,8 +107,10 @@ def svg(figure: "Figure", salt: str) -> str:
     ]
     if sizes and min(sizes) * PHONE / width < SMALLEST:
         raise ValueError(
-            f"Letters of {min(sizes):.0f} points in a picture {width / 72:.1f} inches wide are too "
-            f"small on a telephone: draw it at most {min(sizes) * PHONE / SMALLEST / 72:.1f} "
+            f"Letters of {min(sizes):.0f} points in a picture "
+            f"{width / 72:.1f} inches wide are too "
+            f"small on a telephone: draw it at most "
+            f"{min(sizes) * PHONE / SMALLEST / 72:.1f} "
             "inches wide, or as two panels."
         )
     buffer = io.StringIO()
@@ -143,8 +146,8 @@ def figure(
 ) -> Shown:
     """A figure: ``fl.book.figure("4.2", ax, caption="...", alt="...")``.
 
-    ``picture`` is a matplotlib figure, axes of it, or several of them, which stand side by side and
-    below one another on a telephone. ``alt`` says what there is to see.
+    ``picture`` is a matplotlib figure, axes of it, or several of them, which stand side
+    by side and below one another on a telephone. ``alt`` says what there is to see.
     """
     anchor, below = figcaption("Figure", number, caption)
     if not alt.strip():
@@ -156,9 +159,10 @@ def figure(
         f'<div class="fl-panel">{svg(f, f"{anchor}-{k}")}</div>'
         for k, f in enumerate(figures.values())
     )
+    label = html.escape(" ".join(alt.split()))
     return Shown(
         f'<figure class="fl fl-figure" id="{anchor}"><div class="fl-panels" role="img" '
-        f'aria-label="{html.escape(" ".join(alt.split()))}">{panels}</div>{below}</figure>',
+        f'aria-label="{label}">{panels}</div>{below}</figure>',
         f"Figure {number}. {' '.join(caption.split())}",
     )
 
@@ -199,8 +203,9 @@ def table(
 ) -> Shown:
     """A table: a data frame, whose index names the rows, or a list of dictionaries.
 
-    ``units`` says under a column's head what its numbers are counted in, ``forms`` how they are
-    written, such as ".1%". Numbers are set to the right; on a telephone the table scrolls.
+    ``units`` says under a column's head what its numbers are counted in, ``forms`` how
+    they are written, such as ".1%". Numbers are set to the right; on a telephone the
+    table scrolls.
     """
     anchor, above = figcaption("Table", number, caption)
     frame: Any = rows
@@ -248,7 +253,8 @@ def table(
         lines.append(f"<tr>{line}</tr>")
     return Shown(
         f'<figure class="fl" id="{anchor}">{above}<div class="fl-scroll" role="region" '
-        f'tabindex="0" aria-label="Table {number}"><table class="fl-table"><thead><tr>{top}</tr>'
+        f'tabindex="0" aria-label="Table {number}"><table '
+        f'class="fl-table"><thead><tr>{top}</tr>'
         f"</thead><tbody>{''.join(lines)}</tbody></table></div></figure>",
         f"Table {number}. {caption}\n{rows}",
     )
@@ -263,8 +269,8 @@ def sortable(
 ) -> Shown:
     """A table that the reader sorts and searches, by itables and without a network.
 
-    The cells of ``frame`` are HTML. ``style`` is a class of the style sheet, and ``text`` is shown
-    in terminals.
+    The cells of ``frame`` are HTML. ``style`` is a class of the style sheet, and
+    ``text`` is shown in terminals.
     """
     with extra("book"):
         import itables
@@ -288,10 +294,12 @@ def sortable(
     }
     return Shown(
         f'<figure class="fl fl-sortable {style}" id="{anchor}">{above}'
-        f'<div class="fl-scroll" role="region" tabindex="0" aria-label="Table {number}">'
+        f'<div class="fl-scroll" role="region" tabindex="0" '
+        f'aria-label="Table {number}">'
         f'{body}</div></figure>{script}<script type="module">'
         f"const {{ ITable }} = await window.{module};"
-        f'new ITable(document.querySelector("#{anchor} table"), {to_json(options)});</script>',
+        f'new ITable(document.querySelector("#{anchor} table"), '
+        f"{to_json(options)});</script>",
         text or f"Table {number}. {caption}\n{frame}",
     )
 
@@ -316,10 +324,12 @@ def runs(
 
 
 class Chart(Shown):
-    """A Vega-Lite chart in two outputs: the spec alone, which Jupyter, VS Code and Colab draw, and
-    HTML with the caption, in which the spec lies hidden until the site's script draws it.
+    """A Vega-Lite chart in two outputs: the spec alone, which Jupyter, VS Code and
+    Colab draw, and HTML with the caption, in which the spec lies hidden until the
+    site's script draws it.
 
-    They are two, because JupyterLab would show the HTML of one output in place of its spec.
+    They are two, because JupyterLab would show the HTML of one output in place of its
+    spec.
     """
 
     def __init__(
@@ -350,13 +360,16 @@ def chart(
     keep: Sequence[str] = (),
     **more: Any,
 ) -> Chart:
-    """An Altair chart (or its dictionary), whose sliders move in the page without a kernel.
+    """An Altair chart (or its dictionary), whose sliders move in the page without a
+    kernel.
 
-    A slider needs a name that says what it sets, and at least five positions. ``units`` maps
-    parameters to the unit that a screen reader adds to the value; the values of the parameters in
-    ``keep`` are there again when the reader comes back to the page. ``more`` is for the page's
-    script: ``says`` maps sliders to parameters that hold their value in words, ``moved`` to the
-    parameters, with values, that a hand on the slider sets.
+        A slider needs a name that says what it sets, and at least five positions.
+        ``units`` maps parameters to the unit that a screen reader adds to the value;
+        the values of the parameters in
+        ``keep`` are there again when the reader comes back to the page. ``more`` is for
+        the page's script: ``says`` maps sliders to parameters that hold their value in
+        words,
+        ``moved`` to the parameters, with values, that a hand on the slider sets.
     """
     anchor, below = figcaption("Figure", number, caption)
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()

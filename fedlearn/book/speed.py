@@ -7,8 +7,8 @@ GROWTH = "digits CNN, one batch each"
 
 
 def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Seconds of a round over the bare loop's, a row each network, number of clients and form, from
-    the table and the growth of a file of ``speed.py``."""
+    """Seconds of a round over the bare loop's, a row each network, number of clients
+    and form, from the table and the growth of a file of ``speed.py``."""
     entries = [(GROWTH, row) for row in measured["growth"]]
     entries += [(row["network"], row) for row in measured["table"]["rows"]]
     return [
@@ -26,8 +26,8 @@ def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, Any]:
-    """Ratios to the bare loop against the number of clients, under a list of networks. Stacked
-    training is shown when the reader asks, or has guessed its ratio."""
+    """Ratios to the bare loop against the number of clients, under a list of networks.
+    Stacked training is shown when the reader asks, or has guessed its ratio."""
     from . import vega
     from .vega import (
         BOLD,

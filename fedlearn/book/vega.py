@@ -1,4 +1,5 @@
-"""What the book's charts share: Vega-Lite by Altair, computed in the page without a kernel."""
+"""What the book's charts share: Vega-Lite by Altair, computed in the page without a
+kernel."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -32,8 +33,12 @@ DOTTED = {
 LEGEND = {"orient": "top", "title": None, "symbolStrokeWidth": 0, "symbolOpacity": 1}
 ONE = alt.InlineData(values=[{}])  # a mark that is there once
 
-# Expressions that say a number in words: a speed of 10^{0} Mbit/s, a time of {0} seconds
-SPEED = "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < 0 ? ' kbit/s' : ' Mbit/s')"
+# Expressions that say a number in words: a speed of 10^{0} Mbit/s, a time of {0}
+# seconds
+SPEED = (
+    "format(pow(10, {0}) * ({0} < 0 ? 1000 : 1), '.3~r') + ({0} < "
+    "0 ? ' kbit/s' : ' Mbit/s')"
+)
 LASTS = (
     "({0} >= 86400 ? format({0} / 86400, '.1f') + ' days' : {0} >= 3600 ? "
     "format({0} / 3600, '.1f') + ' h' : {0} >= 60 ? format({0} / 60, '.1f') + ' min' : "
@@ -50,8 +55,9 @@ def layered(
     grid: bool = True,
     **more: Any,
 ) -> dict[str, Any]:
-    """A spec as wide as the page, ``height`` pixels high. ``shared`` has the data and transforms of
-    all layers that have no data of their own; ``more`` are other entries, such as a title."""
+    """A spec as wide as the page, ``height`` pixels high. ``shared`` has the data and
+    transforms of all layers that have no data of their own; ``more`` are other entries,
+    such as a title."""
     axis: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12}
     config = {"font": "sans-serif", "axis": axis if grid else axis | {"grid": False}}
     spec = {
@@ -104,7 +110,8 @@ def choice(
     value: Any = None,
     kind: str = "radio",
 ) -> dict:
-    """A parameter that is one of several, the first if no ``value`` is given; ``kind`` is
+    """A parameter that is one of several, the first if no ``value`` is given; ``kind``
+    is
     ``radio`` or ``select``."""
     bind = {"input": kind, "options": list(options), "name": f"{label} "}
     return {"name": name, "value": options[0] if value is None else value, "bind": bind}
@@ -122,7 +129,8 @@ def tick(name: str, label: str, value: bool) -> dict:
 def series(
     channel: Any, field: str, names: Sequence[str], looks: Sequence[Any], legend: Any
 ) -> Any:
-    """A channel that gives each of ``names`` its look: ``series(alt.Color, "line", ...)``."""
+    """A channel that gives each of ``names`` its look: ``series(alt.Color, "line",
+    ...)``."""
     scale = alt.Scale(domain=list(names), range=list(looks[: len(names)]))
     return channel(f"{field}:N", scale=scale, legend=legend)
 
@@ -147,7 +155,8 @@ def point_at(x: str | None = None, y: str | None = None) -> alt.Chart:
 
 
 def signed(largest: float = 2.0, shades: int = 11) -> dict[str, Any]:
-    """A scale of colours for numbers of both signs: the one of every picture in the book."""
+    """A scale of colours for numbers of both signs: the one of every picture in the
+    book."""
     import numpy as np
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
@@ -171,10 +180,13 @@ def kernel_panels(
     entries: Sequence[float] = (0,) * 9,
     columns: int | None = None,
 ) -> dict[str, Any]:
-    """A panel of nine cells, a 3 x 3 kernel, for each of ``names``, so many side by side.
+    """A panel of nine cells, a 3 x 3 kernel, for each of ``names``, so many side by
+    side.
 
-    ``value`` is a Vega expression of a cell's ``datum.panel``, ``datum.u`` (column), ``datum.v``
-    (row) and ``datum.own``, its entry of ``entries``. ``lines`` below are expressions.
+        ``value`` is a Vega expression of a cell's ``datum.panel``, ``datum.u``
+        (column),
+        ``datum.v`` (row) and ``datum.own``, its entry of ``entries``. ``lines`` below
+        are expressions.
     """
     cells = [
         {"panel": panel, "u": k % 3, "v": k // 3, "own": entry}

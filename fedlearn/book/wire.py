@@ -1,4 +1,5 @@
-"""Chapter 3, sending less: its explorers, its figures, and the checks of the exercises."""
+"""Chapter 3, sending less: its explorers, its figures, and the checks of the
+exercises."""
 
 import math
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 
 from .check import TWICE, Reasons, number, varied
 
-# ---- one update, round after round ---------------------------------------------------------------
+# ---- one update, round after round ---------------------------------------------------
 
 MEANT = [-0.6, -0.3, 0.3, 0.1, -0.6, 0.1, 0.1, -0.4, 0.2, -0.5, -0.1, 0.1]
 MEANT += [-0.1, 0.1, 0.2, 0.8, -0.2, 0.1, 0.2, -0.2, -2.0, 1.0, -0.2, -0.2]
@@ -30,8 +31,8 @@ def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
 
 
 def arrivals(bits: int, kept: int) -> list[list[int]]:
-    """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost is said in
-    a later round."""
+    """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost
+    is said in a later round."""
     meant = np.array(MEANT)
     error = np.zeros(24)
     total = np.zeros(24)
@@ -45,20 +46,24 @@ def arrivals(bits: int, kept: int) -> list[list[int]]:
 
 
 def watch_update() -> dict[str, Any]:
-    """An update of 24 numbers under sliders for the bits, the entries kept and the round: what
-    arrives, what is remembered, and what a message costs."""
+    """An update of 24 numbers under sliders for the bits, the entries kept and the
+    round: what arrives, what is remembered, and what a message costs."""
     from .vega import BLUE, BOLD, GREY, ONE, ORANGE, WORDS, alt, layered, slider, tick
 
     places = [math.ceil(math.log2(math.comb(24, k))) for k in KEPT]
     lines = (
-        "['a message: ' + (ceil((kept * bits + places[kept / 2 - 1]) / 8) + (bits > 1 ? 8 : 4)) + "
-        "' bytes instead of 96', 'not heard so far: ' + format(datum.lost / datum.all, '.0%') + "
+        "['a message: ' + (ceil((kept * bits + places[kept / 2 - 1]) / "
+        "8) + (bits > 1 ? 8 : 4)) + "
+        "' bytes instead of 96', 'not heard so far: ' + "
+        "format(datum.lost / datum.all, '.0%') + "
         "' of the energy']"
     )
     shared = alt.Chart(
         alt.InlineData(values=[{"i": i, "meant": v} for i, v in enumerate(MEANT)])
     ).transform_calculate(
-        arrived="heard[bits - 1][kept / 2 - 1][remember ? round - 1 : 0][datum.i] / 100",
+        arrived=(
+            "heard[bits - 1][kept / 2 - 1][remember ? round - 1 : 0][datum.i] / 100"
+        ),
         wrong="datum.meant - datum.arrived",
         left="remember ? round * datum.wrong : datum.wrong",
         foot="-4.3",
@@ -96,7 +101,10 @@ def watch_update() -> dict[str, Any]:
         .encode(x=alt.value(4), y=alt.value(2), text="said:N"),
         words("'grey: meant; blue: what arrives in a round, on average'", 1.55),
         words(
-            "remember ? 'orange: remembered, still to be said' : 'orange: lost, every time'",
+            (
+                "remember ? 'orange: remembered, still to be said' : 'orange: "
+                "lost, every time'"
+            ),
             -2.5,
         ),
     ]
@@ -111,7 +119,7 @@ def watch_update() -> dict[str, Any]:
     return layered(300, params, layers, shared, grid=False, view={"stroke": None})
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -119,8 +127,8 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def random_positions(answer: Any) -> Reasons:
-    """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times
-    the entries drawn. How a side draws from the seed is up to it."""
+    """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n],
+    n/k times the entries drawn. How a side draws from the seed is up to it."""
     if (
         not isinstance(answer, tuple)
         or len(answer) != 2
@@ -143,7 +151,10 @@ def random_positions(answer: Any) -> Reasons:
         elsewhere |= not torch.equal(torch.get_rng_state(), state)
         yield not torch.equal(x, before) and "send changes the tensor that it is given"
         if tuple(values.shape) != (k,):
-            yield f"send returns the shape {list(values.shape)}, not [{k}]: only the values travel"
+            yield (
+                f"send returns the shape {list(values.shape)}, not [{k}]: only "
+                f"the values travel"
+            )
         torch.manual_seed(2000 + seed)
         got = torch.as_tensor(receive(values, n, seed)).to(x.dtype)
         if tuple(got.shape) != (n,):
@@ -152,7 +163,10 @@ def random_positions(answer: Any) -> Reasons:
         if arrived.sum() > k:
             yield "more than k entries come out; all that were not sent are zero"
         if arrived.sum() < k:
-            yield f"only {int(arrived.sum())} of {k} entries come out: a position was drawn twice"
+            yield (
+                f"only {int(arrived.sum())} of {k} entries come out: a position "
+                f"was drawn twice"
+            )
         counts += arrived
         if not torch.allclose(got[arrived], x[arrived] * n / k):
             if torch.allclose(got[arrived], x[arrived]):
@@ -162,7 +176,8 @@ def random_positions(answer: Any) -> Reasons:
                 )
             if elsewhere:
                 yield (
-                    "the positions come from the state of torch's global generator, which the "
+                    "the positions come from the state of torch's global "
+                    "generator, which the "
                     "other side does not have; use the seed"
                 )
             yield "what comes out is not n/k times the entry at the same place"
@@ -171,7 +186,10 @@ def random_positions(answer: Any) -> Reasons:
     for seed in range(20, 400):
         counts += torch.as_tensor(receive(send(x, k, seed), n, seed)) != 0
     if counts.min() < 55 or counts.max() > 145:  # 100 expected, standard deviation 8.7
-        yield "some entries are sent more often than others, so the mean over seeds is not x"
+        yield (
+            "some entries are sent more often than others, so the mean "
+            "over seeds is not x"
+        )
 
 
 @varied(per_cent=(1.0, [k / 100 for k in range(105, 600)]))
@@ -224,7 +242,9 @@ def coin(answer: Any) -> Reasons:
     if not (off < 1e-5).all():
         yield "an entry becomes something else than the smallest or the largest"
     if torch.allclose(got, got[0].expand_as(got), atol=1e-5):
-        yield "every draw is the same: rounding to the nearer of the two is not unbiased"
+        yield (
+            "every draw is the same: rounding to the nearer of the two is not unbiased"
+        )
     q = (x - low) / (high - low)
     error = (high - low) * (q * (1 - q) / draws).sqrt()  # standard error of the mean
     if ((got.mean(0) - x).abs() > 5 * error + 1e-5).any():
@@ -232,7 +252,10 @@ def coin(answer: Any) -> Reasons:
     inner = (q > 0) & (q < 1)
     correlation = torch.corrcoef(got[:, inner].T)
     if (correlation - torch.eye(len(correlation))).abs().max() > 0.2:
-        yield "the entries go up and down together; each needs a uniform number of its own"
+        yield (
+            "the entries go up and down together; each needs a uniform "
+            "number of its own"
+        )
     same = torch.full((3,), 2.5)
     if not torch.allclose(
         torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same
