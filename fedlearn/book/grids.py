@@ -249,8 +249,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from fedlearn.book import (
-        grids,
-    )  # processes look functions up where they are imported from
+    from fedlearn.book import grids  # processes look functions up where they are imported from
 
     grids.main()
