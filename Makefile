@@ -34,7 +34,7 @@ NBVAL  := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/chapters/n
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help env env-flower env-class env-dist with-flower lock book pdf live test test-all lint test-unit test-chapters \
-  test-class test-flower test-browser test-dist test-golden test-fuzz record-flower gpu clean
+  test-class test-flower test-browser test-dist test-golden test-processors test-fuzz record-flower gpu clean
 
 help: # this list
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*# /\1 /p' Makefile | while read -r name what; do printf 'make %-14s %s\n' "$$name" "$$what"; done
@@ -180,6 +180,9 @@ test-dist: env # wheel and sdist through twine, and in empty environments
 
 test-golden: env # histories of every method, against stored ones
 	@$(PY) tests/golden/golden.py compare
+
+test-processors: env # fast tests, chapters and their sentences under seven kinds of arithmetic
+	@$(PY) tests/processors.py -n $(JOBS)
 
 test-fuzz: env # hostile messages, and kills
 	@$(PY) tests/benchmarks/fuzz.py messages --count 100000

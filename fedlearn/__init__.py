@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         book,
         callbacks,
         data,
-        flower,
+        engines,
         link,
         meter,
         methods,
@@ -24,23 +24,35 @@ if TYPE_CHECKING:
         plot,
         results,
         rng,
+        seeing,
         tasks,
         wire,
     )
     from . import ledger as claims
     from .book.check import check, progress, solution
     from .book.explorers import explore
+    from .core import (
+        SGD,
+        Adam,
+        Averaging,
+        Downlink,
+        Mean,
+        Method,
+        TaskLoss,
+        TaskNetwork,
+        Uplink,
+        clients,
+        run,
+    )
+    from .core.local import initial_network, refit
     from .costs import cost
     from .data import partition
+    from .engines import flower
     from .errors import DataError, WireError
     from .experiment import Experiment
     from .history import History
-    from .local import initial_network, refit
-    from .method import Method
     from .methods.fed_repopt_search import search as repopt_search
-    from .parts import SGD, Adam, Downlink, Mean, TaskLoss, TaskNetwork, Uplink
     from .results import summary
-    from .round import Averaging, clients, run
     from .settings import Settings
 
 __version__ = "0.1.0"
@@ -50,14 +62,14 @@ _FRONT = {
     for name, _, home in (
         text.partition("=")
         for text in """
-    Adam=parts:Adam Averaging=round:Averaging DataError=errors:DataError Downlink=parts:Downlink
-    Experiment=experiment:Experiment History=history:History Mean=parts:Mean Method=method:Method
-    SGD=parts:SGD Settings=settings:Settings TaskLoss=parts:TaskLoss TaskNetwork=parts:TaskNetwork
-    Uplink=parts:Uplink WireError=errors:WireError book callbacks check=book.check:check
-    claims=ledger clients=round:clients cost=costs:cost data explore=book.explorers:explore flower
-    initial_network=local:initial_network link meter methods models partition=data.partition parts
-    plot progress=book.check:progress refit=local:refit
-    repopt_search=methods.fed_repopt_search:search results rng run=round:run
+    Adam=core:Adam Averaging=core:Averaging DataError=errors:DataError Downlink=core:Downlink
+    Experiment=experiment:Experiment History=history:History Mean=core:Mean Method=core:Method
+    SGD=core:SGD Settings=settings:Settings TaskLoss=core:TaskLoss TaskNetwork=core:TaskNetwork
+    Uplink=core:Uplink WireError=errors:WireError book callbacks check=book.check:check
+    claims=ledger clients=core:clients cost=costs:cost data engines explore=book.explorers:explore
+    flower=engines.flower initial_network=core.local:initial_network link meter methods models
+    partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
+    repopt_search=methods.fed_repopt_search:search results rng run=core:run seeing
     solution=book.check:solution summary=results:summary tasks wire
     """.split()
     )
@@ -70,8 +82,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") or not (name in _FRONT or find_spec(f"{__name__}.{name}")):
         raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")
     home, _, inside = _FRONT.get(name, name).partition(":")
-    if home == "round":
-        import_module(f"{__name__}.methods")  # which a run knows by name
+    if inside == "run":
+        import_module(f"{__name__}.methods")  # a run knows them by name
     module = import_module(f"{__name__}.{home}")
     return globals().setdefault(name, getattr(module, inside) if inside else module)
 

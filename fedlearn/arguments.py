@@ -11,6 +11,8 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
 
+from .errors import short
+
 KINDS = {
     float: "a finite number",
     int: "a whole number",
@@ -96,15 +98,6 @@ def _is(value: Any, kind: type, default: Any) -> bool:
     if kind is int:
         return is_whole(value) and abs(value) < 10**4000  # Python shows no more than 4,300 digits
     return kind is not float and isinstance(value, kind)
-
-
-def short(value: Any) -> str:
-    """A value in one line of at most 80 letters."""
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:  # a whole number of more than 4,300 digits
-        text = "a number too long to show"
-    return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from .context import State, Tensors
 from .files import from_json, is_device, to_json, write_atomically
 from .history import History
+
+Tensors = dict[str, torch.Tensor]
 
 
 def _head(history: History) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def _crc(texts: Iterable[str], tensors: Tensors) -> str:
     return f"{crc:08x}"
 
 
-def save(path: Any, history: History, state: State, memories: dict[int, Tensors]) -> None:
+def save(path: Any, history: History, state: Any, memories: dict[int, Tensors]) -> None:
     """The server's state, what the clients keep, and the history so far; for the owner's eyes."""
     groups = {"state": state.weights, "server": state.memory}
     groups |= {f"client {k}": memory for k, memory in memories.items()}
@@ -57,15 +58,18 @@ def write_tensors(
 
 
 def resume(
-    path: Any, history: History, state: State, memories: dict[int, Tensors], device: torch.device
-) -> State:
-    """Bring clients and history to the checkpoint, if there is one -> the server's state there."""
+    path: Any, history: History, memories: dict[int, Tensors], device: torch.device
+) -> tuple[Tensors, Tensors] | None:
+    """Bring history and clients to the checkpoint, if there is one.
+
+    Returns the server's weights and memory, or None.
+    """
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir() or is_device(Path(path)):
         raise ValueError(f"{path} is no readable checkpoint: name a file.")
     if not Path(path).exists():
-        return state
+        return None
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -83,7 +87,9 @@ def resume(
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)
         groups[group][name] = tensor.to(device)
-    state = State(groups.pop("state", {}), groups.pop("server", {}))
-    memories |= {int(group.removeprefix("client ")): memory for group, memory in groups.items()}
+    weights = groups.pop("state", {})
+    memory = groups.pop("server", {})
+    for group, tensors in groups.items():
+        memories[int(group.removeprefix("client "))] = tensors
     history.rows += before.rows
-    return state
+    return weights, memory

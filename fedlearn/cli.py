@@ -173,8 +173,8 @@ def cost(
 
 def methods() -> None:
     """List the methods, their options and the parts they replace."""
+    from .core import Averaging
     from .methods import METHODS
-    from .round import Averaging
 
     base = Averaging().parts()
     for name, function in METHODS.items():

@@ -23,19 +23,18 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from . import link as links
-from . import local, models, rng
+from . import models, rng
 from .arguments import checked, short
+from .core import DENSE, Averaging, Method, local, run
+from .core.method import method_of
 from .data.partition import Split
 from .data.sources import Source
 from .errors import WireError, extra, pick
 from .extensions import find
 from .files import to_json, write_text
 from .history import History
-from .links import DENSE
-from .method import Method, method_of
 from .methods import METHODS
 from .results import text_table
-from .round import Averaging, run
 from .settings import Settings, whole_number
 from .tasks import Task
 from .wire import Pooled

@@ -1,11 +1,11 @@
-"""The errors of the package, and the one way to say "no such name"."""
+"""The errors of the package, and the few checks of values that would else mislead."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any
-
-from .arguments import short
 
 
 class Diverged(ValueError):
@@ -66,12 +66,56 @@ def error_text(error: BaseException) -> str:
     return str(error) or silent
 
 
+def short(value: Any) -> str:
+    """A value in one line of at most 80 letters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+def near_names(name: Any, options: Iterable[Any]) -> str:
+    """" Did you mean 'x'?", with the options that are spelt nearly like it, or nothing."""
+    if not isinstance(name, str):
+        return ""
+    lower = {str(option).lower(): str(option) for option in options}
+    near = get_close_matches(name.lower(), lower, n=3, cutoff=0.5)
+    quoted = [repr(lower[match]) for match in near]
+    return f" Did you mean {' or '.join(quoted)}?" if near else ""
+
+
 def pick(name: Any, options: Mapping[Any, Any], noun: str) -> Any:
-    """``options[name]``, or a ``ValueError`` with the nearest matches and all that is allowed."""
-    with suppress(KeyError, TypeError):  # what cannot be hashed is no name
+    """``options[name]``, or a ``ValueError`` with the nearest names and all that are allowed."""
+    with suppress(KeyError, TypeError):  # a value that cannot be hashed is no name
         return options[name]
-    lower, text = {str(o).lower(): str(o) for o in options}, isinstance(name, str)
-    near = get_close_matches(name.lower(), lower, n=3, cutoff=0.5) if text else []
-    hint = f" Did you mean {' or '.join(repr(lower[o]) for o in near)}?" if near else ""
-    shown, allowed = repr(name) if text else short(name), ", ".join(map(str, options)) or "none"
-    raise ValueError(f"There is no {noun} {shown}.{hint} Allowed: {allowed}.")
+    allowed = ", ".join(map(str, options)) or "none"
+    hint = near_names(name, options)
+    raise ValueError(f"There is no {noun} {short(name)}.{hint} Allowed: {allowed}.")
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """``value`` as a float; ``ValueError`` unless it is a finite number in the range.
+
+    >>> check_number("share", 0.5, above=0, most=1)
+    0.5
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if number and math.isfinite(value) and least <= value <= most and above < value < below:
+        return float(value)
+    limits = {"at least": least, "above": above, "at most": most, "below": below}
+    words = [f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x)]
+    allowed = " and ".join(words) or "finite"
+    raise ValueError(f"{name} must be a number {allowed}, not {short(value)}.")
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """``value`` as an int; ``ValueError`` unless it is a whole number from ``least`` on."""
+    if isinstance(value, Integral) and not isinstance(value, bool) and value >= least:
+        return int(value)
+    raise ValueError(f"{name} must be a whole number from {least} on, not {short(value)}.")

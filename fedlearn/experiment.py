@@ -15,7 +15,7 @@ from .errors import pick
 from .settings import Settings, thread_count, whole_number
 
 if TYPE_CHECKING:
-    from .method import Method
+    from .core import Method
     from .tasks import Task
 
 
@@ -53,7 +53,7 @@ class Experiment(Settings):
         a network of fedlearn.models, or your own, a function (shape, classes) -> module:
         mine.py:name or module:name; None: the data set's own
     augment : tuple of str
-        crop or flip, to detect and to segment also scale
+        crop or flip; to detect and to segment flip
     metrics : tuple of str
         measure more on the test set: per_class; of masks per_class_iou, of boxes per_class_ap;
         per_client, client_spread, worst_client, personal of clients' own test samples;
@@ -137,7 +137,7 @@ class Experiment(Settings):
 
     def make_method(self) -> "Method":
         """The method, its options checked against its own signature."""
-        from .method import Method
+        from .core import Method
         from .methods import find
 
         function = find(self.method)
@@ -159,9 +159,9 @@ class Experiment(Settings):
 
     def make_task(self) -> "Task":
         """The task, with its data loaded and split."""
-        from .tasks import TASKS
+        from . import seeing, tasks
 
-        make = pick(self.task, TASKS, "task")
+        make = pick(self.task, tasks.TASKS | seeing.TASKS, "task")
         stated = {name: getattr(self, name) for name in inspect.signature(make).parameters}
         if isinstance(self.clients, str) and self.partition == "iid":  # nobody asked for it
             stated["partition"] = None
@@ -190,14 +190,14 @@ class Engine(Checked):
     """How clients are trained."""
 
     # sequential: clients train one after another; stacked: all of a round in one step; auto:
-    # stacked where steps are small; flower-sim: in processes of their own, through Flower's
+    # stacked where steps are small; flower: in processes of their own, through Flower's
     # simulation
     engine: str = "sequential"
     # memory for stacked training, in MB; by default half of what is free
     memory_limit: float | None = None
-    # flower-sim: CPUs that a training client takes
+    # flower: CPUs that a training client takes
     cpus_per_client: float = 1.0
-    # flower-sim: share of a GPU that it takes, such as 0.1
+    # flower: share of a GPU that it takes, such as 0.1
     gpus_per_client: float = 0.0
 
 

@@ -1,5 +1,5 @@
 """Methods and networks from elsewhere: mine.py:method, a name in a file; package.mine:method, in a
-module; method, an entry point in the group ``fedlearn.methods``."""
+module."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,8 +27,6 @@ def find(name: Any, known: Mapping[str, Any], kind: str) -> Any:
         module = _file(Path(place)) if place.endswith(".py") else _module(place)
         public = {n: v for n, v in vars(module).items() if callable(v) and not n.startswith("_")}
         return pick(attribute, public, f"{kind} in {place}")
-    for point in entry_points(group=f"fedlearn.{kind}s", name=str(name)):
-        return point.load()
     return pick(name, known, kind)
 
 

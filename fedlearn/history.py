@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .arguments import short
-from .errors import extra
+from .errors import extra, short
 from .files import from_json, numbers, to_json, write_text
 
 if TYPE_CHECKING:
@@ -44,10 +43,8 @@ class History:
         totals contain the buffers); ``bytes_evaluation_up, bytes_evaluation_down`` (what evaluation
         asked of clients, not in the totals); ``seconds`` (the round without its evaluation);
         ``clients`` (who took part); ``refused`` and ``unevaluated`` (client -> why its answer was
-        not used, in the round and in its evaluation); ``untaken`` (why what the round made was not
-        taken, or ``None``) and ``suspects`` (the clients whose answers were far larger than those
-        of most; once that has made the state too large to tell, the clients who were then). A
-        method and the task's metrics may have columns of their own.
+        not used, in the round and in its evaluation); ``untaken`` (why the new model was not
+        taken, or ``None``). A method and the task's metrics may have columns of their own.
     state : dict of tensors, optional
         The final global state; not written to JSON.
     trained : function, optional

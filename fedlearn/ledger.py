@@ -179,7 +179,7 @@ def generated(bound: float, steps: int = 400) -> tuple[float, float]:
 @cache
 def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
     """A network on torch's meta device: shapes without memory."""
-    from .models import fcn, yolo
+    from .seeing import fcn, yolo
 
     makers = NETWORKS | {"yolov3": yolo.YOLOv3, "fcn32s": fcn.FCN32s, "yolox": yolo.YOLOX}
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)

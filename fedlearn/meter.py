@@ -22,11 +22,10 @@ from torch import Tensor
 from . import link as links
 from . import wire
 from .arguments import checked, is_whole, short
-from .context import Tensors
+from .core import Downlink, Lossy, Tensors, Update, Uplink
+from .core.federation import buffer_bytes
 from .costs import Cost, counted, priced
 from .errors import Diverged, WireError, pick
-from .links import Downlink, Lossy, Update, Uplink
-from .round import buffer_bytes
 
 ALL: dict[str, wire.Coder] = {
     "dense": wire.Dense(),

@@ -1,50 +1,56 @@
-"""What methods are made of, in one place. A part is a plain object with a few methods: a link is a
-chain of steps (``Update``, ``Feedback``, ``Lossy``, ...); model, objective, optimizer and server
-are one part each. Two parts fit or not by the classes that one ``needs`` and the other gives; base
-classes do nothing by default, so that a part of your own has just what it changes."""
+"""The parts that methods are made of, in one place.
 
-from .context import Arrival, Batch, Context, Part, State, Tensors
-from .links import (
+A part is a plain object with a few methods. A link is a chain of steps (``Update``,
+``Feedback``, ``Lossy``, ...); model, objective, optimizer and server are one part each.
+Two parts fit or not by the classes that one ``needs``. Base classes do nothing by default,
+so that a part of your own has just the methods that it changes.
+"""
+
+from .core import (
     DENSE,
-    Clip,
+    SGD,
+    Adam,
+    Aggregator,
+    Arrival,
+    Arrivals,
+    Batch,
     Code,
+    Context,
     Downlink,
     Feedback,
     Link,
-    Lossy,
-    Momentum,
-    Residual,
-    Step,
-    Trained,
-    Update,
-    Uplink,
-    WarmStart,
-    Weights,
-)
-from .local import (
-    Edge,
     Loss,
+    Lossy,
+    Mean,
     Model,
     Named,
     Objective,
-    Reference,
-    Smoothed,
+    Optimizer,
+    Part,
+    Residual,
+    State,
+    Step,
     TaskLoss,
     TaskNetwork,
+    Tensors,
+    Trained,
+    Update,
+    Uplink,
+    Weights,
+)
+from .methods.base import (
+    Continued,
+    Reference,
+    Shifted,
     inner,
+    lasting,
+    mean_update,
+    recalled,
+    summed,
     trained,
 )
-from .optim import SGD, Adam, Continued, Optimizer, Shifted, lasting, recalled
-from .servers import (
-    Aggregator,
-    Arrivals,
-    Clipped,
-    KeptSteps,
-    Krum,
-    Mean,
-    Median,
-    Replay,
-    TrimmedMean,
-    mean_update,
-    summed,
-)
+from .methods.dgc import Clip, Momentum
+from .methods.edge import Edge
+from .methods.fed_repopt import Smoothed
+from .methods.replay import KeptSteps, Replay
+from .methods.robust import Clipped, Krum, Median, TrimmedMean

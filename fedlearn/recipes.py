@@ -11,13 +11,15 @@ from typing import Any
 
 from . import methods, parts
 from .arguments import checked, short
-from .data.published import known as whole_set
-from .data.sources import data_path
+from .core import Method
+from .data.sources import SETS, Known, data_path
 from .errors import pick
 from .experiment import Experiment
 from .files import read_yaml
-from .method import Method
 from .results import Line, hash_of, place_of
+from .seeing.published import MASKS
+from .seeing.published import SETS as PICTURES
+from .seeing.scenes import SIDE
 from .settings import held_out, kept
 from .tasks.base import find_device
 from .tasks.kinds import NETWORK
@@ -33,6 +35,19 @@ FIELDS = {f.name for f in fields(Experiment)} - {"partition"}
 SEARCHED = {"dataset", "train", "seed"}  # the data of a search
 APART = 1000  # added to a recipe's first seed: the seed of the tries, which competes with none
 MORE = 3  # values, at most, that are tried beyond each end of those that are listed
+
+
+def whole_set(task: str, dataset: str) -> Known:
+    """The size of the data set that a task means by a name, before it is there."""
+    name, _, size = dataset.partition(":")
+    if task == "classification":
+        return SETS[dataset]
+    masks = task == "segmentation"  # with the background
+    if name == "digits":
+        return Known(10 + masks, (1, SIDE, SIDE), 2000, 300)
+    whole = PICTURES[name]
+    counts = MASKS if masks else (whole.train, whole.test)
+    return Known(whole.classes + masks, (3, int(size or 160), int(size or 160)), *counts)
 
 
 @dataclass(frozen=True)

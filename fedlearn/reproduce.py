@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import local, recipes, results, round
+from . import recipes, results
 from .arguments import checked
-from .data import published, sources
+from .core import Method, State, Tensors, federation, local
+from .data import sources
 from .errors import DataError, error_text, extra, pick
 from .experiment import Experiment
 from .files import to_json, write_text
 from .history import MEASURES, History
-from .method import Method
 from .methods import fed_repopt_search
 from .models.repopt import Scales
-from .parts import State, Tensors
 from .recipes import Run
 from .results import Line
 from .settings import whole_number
@@ -81,18 +80,29 @@ def needed(run: Run, lines: dict[Key, Line]) -> list[Run]:
     return [*searches.values(), *tries]
 
 
+def count_pictures(name: str) -> tuple[int, int] | None:
+    """How many pictures of a set of ``LISTINGS`` are here, to train and to test."""
+    if name not in sources.LISTINGS or not sources.available(name):
+        return None
+    place = sources.locate(name)
+    try:
+        return sources.count_listed(name, place)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{place} is no {name} that can be read ({error}).") from None
+
+
 def lacking(task: str, name: str, train: int, test: int, load: bool = False) -> str:
     """Why so many images of a data set cannot be had; with ``load`` it is fetched and counted."""
     try:
         missing = sources.missing([name])
         if missing and (sources.offline() or not sources.about(name).torchvision):
             return missing[0]
-        part = published.count_pictures(task, name)
+        part = count_pictures(name)
         if part and (train > part[0] or test > part[1]):
             counts = f"{part[0]} of {train} images to train and {part[1]} of {test} to test"
             return f"{name} has {counts} here: the whole is {sources.origin(name)}"
         if load and name in sources.SETS and not part:  # of some, a part is enough
-            data, known = sources.load(name), published.known("classification", name)
+            data, known = sources.load(name), recipes.whole_set("classification", name)
             here, whole = (len(data.train_y), len(data.test_y)), (known.train, known.test)
             place = f"the copy of {name} at {sources.locate(name)}"
             return "" if here == whole else f"{place} has {here} images, not {whole}"
@@ -138,7 +148,7 @@ def train(run: Run, saved: Path, progress: bool | None, root: Path) -> History:
         scales = {"scales": Scales({name: torch.tensor(v) for name, v in values.items()})}
     method, task = run.method(**better, **scales), e.make_task()
     how = asdict(e.settings) | {"engine": run.engine, "threads": e.threads, "progress": progress}
-    history = round.run(method, task, e.rounds, checkpoint=saved, **how)
+    history = federation.run(method, task, e.rounds, checkpoint=saved, **how)
     if run.newcomers:
         new = newcomers(method, e, history.state or {}, task.sizes[0], run.newcomers)
         history.meta["newcomers"] = new
@@ -158,11 +168,11 @@ def newcomers(
     def accuracy(task: Any, n: int) -> float:
         settings = replace(experiment.settings, participation=1.0, epochs=max(n, 1))
         server, state = method.server_side(task, settings), State(weights)
-        threads = experiment.threads or round.good_threads(server.net, task, settings.batch_size)
+        threads = experiment.threads or local.good_threads(server.net, task, settings.batch_size)
         with local.threads(threads, settings.precision):
             if n:
-                state, _ = round.one_round(
-                    server, round.clients(method, task, settings), 1, state, {}
+                state, _ = federation.one_round(
+                    server, federation.clients(method, task, settings), 1, state, {}
                 )
             return server.evaluate(1, state, None)["accuracy"]
 
@@ -306,7 +316,7 @@ def _like(run: Run, lines: dict[Key, Line]) -> float:
 def _work(stated: dict[str, Any]) -> int:
     """Images of all rounds."""
     task, name = (stated.get(n, getattr(Experiment, n)) for n in ("task", "dataset"))
-    images = stated.get("train") or published.known(task, name).train
+    images = stated.get("train") or recipes.whole_set(task, name).train
     return int(stated.get("rounds", Experiment.rounds) * images)
 
 

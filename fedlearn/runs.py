@@ -9,8 +9,9 @@ from zlib import crc32
 
 import numpy as np
 
-from . import link, results, round
+from . import link, results
 from .checkpoint import apart, write_tensors
+from .core import run as run_method
 from .experiment import Engine, Experiment, Link, Output
 from .files import check_writable, is_device, to_json, write_text
 from .history import MEASURES, History
@@ -89,14 +90,14 @@ def run_one(e: Experiment, engine: Engine, output: Output, checkpoint: Path, end
     how: dict[str, Any] = asdict(e.settings) | {"threads": e.threads, "engine": engine.engine}
     how |= {"checkpoint": checkpoint, "progress": output.progress}
     how["memory_limit"] = engine.memory_limit and engine.memory_limit * 1e6
-    if engine.engine == "flower-sim":
-        from .flower import Simulation
+    if engine.engine == "flower":
+        from .engines.flower import Simulation
 
         how["engine"] = Simulation(engine.cpus_per_client, engine.gpus_per_client)
     try:
         calls = output.callbacks(end)
         task = e.make_task()
-        history = round.run(e.make_method(), task, e.rounds, on_round=calls, **how)
+        history = run_method(e.make_method(), task, e.rounds, on_round=calls, **how)
         if output.save:
             save(history, task, output.file(output.save, end))
         return history

@@ -1,10 +1,10 @@
 """How clients train, in plain values; ``experiment.py`` adds what states a whole run."""
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from .arguments import check_value, short, whole_number
-from .errors import pick
+from .arguments import whole_number as whole_number
+from .errors import check_number, check_whole, pick, short
 
 # What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in
 # bfloat16.
@@ -27,7 +27,9 @@ def held_out(name: str, count: int) -> int:
 def thread_count(value: object) -> None:
     """Refuse a number of CPU threads that no machine of this kind has use for."""
     if value is not None:
-        whole_number("threads", value, max(64, os.cpu_count() or 1))
+        most = max(64, os.cpu_count() or 1)
+        if check_whole("threads", value) > most:
+            raise ValueError(f"threads must be at most {most}, not {short(value)}.")
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,11 @@ class Settings:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = check_value(f.name, getattr(self, f.name), f.type)
-            object.__setattr__(self, f.name, value)
-        if not 0 < self.participation <= 1:
-            raise ValueError(f"participation is a share, above 0 to 1, not {self.participation}.")
+        share = check_number("participation", self.participation, above=0, most=1)
+        object.__setattr__(self, "participation", share)
         for name in ("epochs", "batch_size", "evaluate_every"):
-            whole_number(name, getattr(self, name))
+            count = check_whole(name, getattr(self, name))
+            object.__setattr__(self, name, count)
         pick(self.precision, PRECISIONS, "precision")
 
     def drawn(self, clients: int) -> int:

@@ -87,7 +87,7 @@ def markdown(doc):
 
 def parts_of(function):
     """The parts in which the method differs from federated averaging."""
-    from fedlearn.round import Averaging
+    from fedlearn.core import Averaging
 
     base, parts = Averaging().parts(), function().parts()
     rows = [f"| {k} | `{v}` |" for k, v in parts.items() if v != base.get(k)]

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 import fedlearn as fl
+from fedlearn.core import Averaging
 from fedlearn.methods.fed_repopt import Form
 from fedlearn.models import digits_repvgg
 from fedlearn.models.reparam import blocks
-from fedlearn.round import Averaging
 
 NETWORK = "digits_repvgg"
 

@@ -6,8 +6,8 @@ every method.
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedlearn.core import Averaging
 from fedlearn.parts import SGD
-from fedlearn.round import Averaging
 from fedlearn.settings import Settings
 
 

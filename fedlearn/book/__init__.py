@@ -29,7 +29,7 @@ _NAMES = {
         "real_masks scenes seen steer_box"
     ),
     "sends": "conformance metered reasons repeated totals two_networks",
-    "setup": "chapter styles usual_processor",
+    "setup": "chapter styles",
     "show": "chart figure runs table",
     "speed": "ratios",
     "wire": "watch_update",

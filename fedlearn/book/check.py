@@ -553,7 +553,7 @@ def labelled(
     """Why an answer is not what ``example`` shows, {label: method}, of methods with
     these names;
     ``None`` if it is."""
-    from ..method import Method
+    from ..core import Method
 
     if not isinstance(answer, dict) or not answer:
         return f"a dictionary is asked for, such as {example}"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import methods, tasks
+from ..core import clients
 from ..history import History
-from ..round import clients
 from .check import Function, Reasons, number, varied
 
 # seconds between two looks of a SuperNode, and of our part at the server

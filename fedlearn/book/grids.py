@@ -27,8 +27,8 @@ from ..files import read_yaml, to_json, write_text
 if TYPE_CHECKING:
     import pandas
 
+    from ..core import Method
     from ..history import History
-    from ..method import Method
 
 RUN = ("line", "clients", "position", "seed", "split")  # which run a row is of
 COLUMNS = (*RUN, "round", "accuracy", "up", "down")
@@ -84,7 +84,7 @@ def trained(
 ) -> "History":
     """The history of an experiment, or of a method in the place of its own, all clients
     in one step, and in silence."""
-    from ..round import run
+    from ..core import run
 
     args = asdict(e.settings) | {"engine": "stacked", "progress": False} | settings
     with warnings.catch_warnings():

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import link, methods, results, tasks
+from ..core import run
 from ..history import History
 from ..plot import COLOURS, compare
-from ..round import run
 from .grids import chapter_file
 from .show import Chart, Shown, chart, figure
 

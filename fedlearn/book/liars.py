@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from ..context import Context, Tensors
+from ..core import Averaging, Client, Context, Tensors
 from ..errors import pick
-from ..round import Averaging, Client, Server
 from ..wire import UP, pack, unpack
 
 # u, the client's context, how much -> what it claims as its update
@@ -73,7 +72,7 @@ class Lying(Averaging):
     lie: str = "flip"
     factor: float = 1.0
 
-    sides = (Server, Liar)
+    client_class = Liar
 
     def __post_init__(self) -> None:
         super().__post_init__()

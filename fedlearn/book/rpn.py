@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..context import Tensors
+from ..core import Tensors
 from ..wire import Pooled
 from .check import Reasons, compared, drawn, labelled, number, varied
 

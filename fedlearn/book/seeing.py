@@ -15,8 +15,8 @@ from zlib import decompress
 import numpy as np
 import torch
 
-from ..data.scenes import SIDE
 from ..data.sources import data_path
+from ..seeing.scenes import SIDE
 from .check import Function, Reasons, compared, generator, number, varied
 from .grids import chapter_file
 
@@ -38,7 +38,7 @@ DRAWN = {"fill": None, "strokeWidth": 2.5}
 def seen() -> dict[str, Any]:
     """What networks drew, masks as tensors; and the scenes of ``pictures``: ``images``,
     ``objects`` (true boxes) and ``masks``."""
-    from ..tasks import detection, segmentation
+    from ..seeing import detection, segmentation
 
     stored = json.loads(data_path("grids", "seeing.json").read_text(encoding="utf-8"))
     for picture in stored["pictures"]:
@@ -204,7 +204,7 @@ STEERED = 34  # a test scene with a single digit
 def steer_box() -> dict[str, Any]:
     """One cell's box over a scene, under sliders for the cell and the four numbers of
     Eq. (10.1), and how much it overlaps with the true one, Eq. (10.2)."""
-    from ..tasks import detection
+    from ..seeing import detection
     from .vega import AMBER, BOLD, GREY, ONE, alt, slider
 
     x, y = (
@@ -266,7 +266,7 @@ def steer_box() -> dict[str, Any]:
 def moving_boxes(guess: float | None = None) -> dict[str, Any]:
     """Three test scenes with the boxes that a model draws, under sliders for clients,
     pooled layers and rounds; its mAP beside FedAvg's and the reader's guess."""
-    from ..tasks import detection
+    from ..seeing import detection
     from .vega import AMBER, BOLD, ONE, WORDS, alt, slider
 
     stored = seen()
@@ -436,7 +436,7 @@ def learned(task: str) -> Rows:
 def answering(number: str, task: Any) -> "Shown":
     """Three scenes with their boxes and cells, and below them the same with their
     masks."""
-    from ..data import digit_scenes
+    from ..seeing import digit_scenes
     from .show import figure
 
     x, y = (part[:3].cpu() for part in task.train)
@@ -484,7 +484,7 @@ def found_boxes(
 
 def real_masks(number: str) -> "Shown":
     """Masks of photographs: the true ones, and what stored runs drew."""
-    from ..data.published import VOC
+    from ..seeing.published import VOC
     from .show import figure
 
     runs = seen()["real"]

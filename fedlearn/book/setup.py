@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from .. import seeing
+from ..core import Method, run
 from ..errors import pick
 from ..history import History
-from ..method import Method
-from ..round import run
 from ..settings import whole_number
 from ..tasks import TASKS, Task
 from .show import Shown
@@ -81,7 +81,7 @@ class Chapter:
         """The task with the chapter's parameters, or others in their place. ``task``
         names its kind, "classification" unless the chapter says otherwise."""
         options = {"task": "classification", "seed": self.seed} | self.options | changes
-        return pick(options.pop("task"), TASKS, "task")(**options)
+        return pick(options.pop("task"), TASKS | seeing.TASKS, "task")(**options)
 
     def run(self, method: Method, rounds: int | None = None, **changes: Any) -> History:
         """One run; ``changes`` are those of its task."""
@@ -107,15 +107,3 @@ class Chapter:
 
 
 chapter = Chapter
-
-
-def usual_processor() -> bool:
-    """Whether this processor adds as the one does on which the numbers in the texts
-    were measured (AMD's, with AVX-512). On another the last bits of a sum differ, and
-    where training hangs by a thread, as with one bit an entry, so does where it
-    ends."""
-    about = Path("/proc/cpuinfo")
-    maker = about.read_text(encoding="utf-8") if about.exists() else ""
-    return (
-        torch.backends.cpu.get_cpu_capability() == "AVX512" and "AuthenticAMD" in maker
-    )

@@ -1,15 +1,12 @@
 """The data: `sources` finds and loads a set, `arrays` makes one of your arrays, `forms` of tables,
-files and data sets, `scenes` draws one, `published` reads VOC and COCO, `partition` says which
-client holds which sample."""
+files and data sets, `partition` says which client holds which sample."""
 
 from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "arrays": "from_arrays from_boxes from_masks from_numbers from_texts from_tokens",
+    "arrays": "from_arrays from_numbers from_texts from_tokens",
     "forms": "from_folder",
-    "published": "coco voc",
-    "scenes": "digit_scenes",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)

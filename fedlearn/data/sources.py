@@ -123,17 +123,7 @@ SETS = {
         ("tiny-imagenet-200",),
     ),
 }
-# For detection (fedlearn.data.published reads them), whole or a packed part, of 160 x 160 pixels.
-ANNOTATED = {
-    "voc": Known(
-        *(20, (3, 160, 160), 5717, 5823, "host.robots.ox.ac.uk/pascal/VOC/voc2012", 1999),
-        *("VOCDetection", ("VOCdevkit", "voc_subset.zip")),
-    ),
-    "coco": Known(
-        *(80, (3, 160, 160), 118287, 5000, "cocodataset.org", 19900, None),
-        ("coco", "coco_subset.zip"),
-    ),
-}
+ANNOTATED: dict[str, Known] = {}  # sets with boxes or masks: fedlearn.seeing adds its own
 
 
 def about(name: str) -> Known:

@@ -15,9 +15,8 @@ entry of digits_resnet).
 from collections.abc import Callable
 from typing import Any
 
-from .. import extensions
-from ..arguments import checked
-from ..method import METHODS, Method
+from ..core import METHODS, Method
+from ..extensions import find as find_in
 from .dgc import dgc
 from .fed_gkt import fed_gkt
 from .fed_kgf import fed_kgf, represent, write_out
@@ -46,14 +45,12 @@ _NAMES = """
     fedcom fedcomgate fedcams fedpm split_learning
     fedprox scaffold fednova fedadagrad fedyogi fedadam feddyn local
 """
-# their arguments are checked here, once for all of them
-METHODS.update({name: checked(globals()[name]) for name in _NAMES.split()})
-globals().update(METHODS)
+METHODS.update({name: globals()[name] for name in _NAMES.split()})
 
 
 def find(name: str) -> Callable[..., Method]:
-    """The function that makes a method: by name, or as ``extensions.find`` says where it is."""
-    return extensions.find(name, METHODS, "method")
+    """The function that makes a method: by name, or in a file as in "mine.py:rotated"."""
+    return find_in(name, METHODS, "method")
 
 
 def get(name: str, **options: Any) -> Method:

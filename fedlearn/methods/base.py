@@ -1,28 +1,73 @@
-"""What several methods share: steps that choose or add tensors, and clients that
-keep their networks."""
+"""Parts and functions that several methods share."""
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..context import Context, Tensors
-from ..errors import WireError
-from ..links import Step
-from ..local import new_network
-from ..method import EVALUATE, ClientSide, Side
-from ..models import evaluating
-from ..wire import DOWN, UP, FixedMessage, Schema
+from ..core import SGD, Adam, Arrival, Arrivals, Batch, Context, Mean, Optimizer, Step, Tensors
+from ..errors import Diverged, WireError
+
+Params = list[torch.Tensor]
 
 
-def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
-    """What a network gives for one empty input: maps [1, channels, height, width] or logits."""
-    device = next((p.device for p in net.parameters()), None)
-    with torch.no_grad(), evaluating(net):
-        return net(torch.zeros(1, *shape, device=device))
+def trained(
+    net: nn.Module, ctx: Context
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters that training moves, and where they start."""
+    params = []
+    starts = []
+    for name, p in net.named_parameters():
+        if p.requires_grad:
+            params.append(p)
+            start = ctx.start.get(name)
+            starts.append(p.detach().clone() if start is None else start)
+    return params, starts
+
+
+def inner(
+    a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context
+) -> torch.Tensor:
+    """<a, b> over all tensors of two lists; of stacked clients, of each by itself: [clients]."""
+    first = int(isinstance(ctx.client, list))  # the first axis that is summed
+    sums = []
+    for x, y in zip(a, b, strict=True):
+        product = x * y
+        axes = tuple(range(first, product.dim()))
+        sums.append(product.sum(axes) if axes else product)
+    return torch.stack(sums).sum(0)
+
+
+class Reference:
+    """The outputs of a frozen copy of a network for a client's batches.
+
+    They are computed in the first epoch and looked up afterwards, unless clients are
+    stacked or images augmented.
+    """
+
+    def __init__(self, net: nn.Module, ctx: Context) -> None:
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        stacked = isinstance(ctx.client, list)
+        self.images = (
+            None if stacked or ctx.task.augment else ctx.task.sizes[ctx.client]
+        )
+        self.seen = 0
+        self.table = torch.empty(0)
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        if self.seen == self.images:
+            return self.table[batch.index]
+        with torch.no_grad():
+            outputs = self.net(batch.x)
+        if self.images:
+            if not len(self.table):
+                self.table = outputs.new_empty(self.images, *outputs.shape[1:])
+            self.table[batch.index] = outputs
+            self.seen += len(outputs)
+        return outputs
 
 
 class Some(Step):
@@ -38,78 +83,119 @@ class Added(Step):
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         added = self.shapes(ctx.net).keys()
         ctx.memory.update({name: x[name] for name in added & x.keys()})
-        if missing := added - ctx.memory.keys():
-            raise WireError(f"{min(missing)}, which {self!r} adds to the model, has not come.")
+        missing = added - ctx.memory.keys()
+        if missing:
+            raise WireError(
+                f"{min(missing)}, which {self!r} adds to the model, has not come."
+            )
         return {name: t for name, t in x.items() if name not in added}
 
 
-class EdgeSide(Side):
-    """A side whose network is in two places: the extractor of an edge network gives ``maps`` (their
-    shape, of one image), and the server has a network for these."""
+@dataclass(frozen=True)
+class Shifted(SGD):
+    """SGD on g - shift. The shift comes from the client's memory and stays for a round."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.maps = tuple(output(self.net.extractor, self.task.shape).shape[1:])
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decay != 1:
+            raise ValueError(
+                f"Shifted gradients need a constant rate, not decay={self.decay!r}."
+            )
 
-    def server_network(self) -> nn.Module:
-        """With the weights that the seed gives."""
-        return new_network(replace(self.method.network, shape=self.maps), self.task)
+    def _shift(self, params: Params, ctx: Context) -> Params:
+        """The shift, like the parameters."""
+        raise NotImplementedError
 
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
+        return super().init(params, ctx) | {"shift": self._shift(params, ctx)}
 
-def network_message(side: Any) -> FixedMessage:
-    """A client's own network; nothing as long as it is the one that the seed gives."""
-    shapes = {name: tuple(w.shape) for name, w in side.initial.items()}
-    return FixedMessage(Schema(shapes, coder="own network"), device=side.task.device)
-
-
-def evaluate_personal(
-    server: Any,
-    t: int,
-    ask: Any,
-    question: Callable[[int], FixedMessage],
-    whole: Callable[[nn.Module], nn.Module] = lambda net: net,
-) -> dict[str, Any]:
-    """Mean of what the task says of ``whole(network)`` over the clients that show theirs; None if
-    nobody does."""
-    message, task = network_message(server), server.task
-    predictions: dict = {}
-
-    def read(k: int, data: bytes) -> dict[str, float]:
-        shown = message.read(UP, t, k, data, samples=task.sizes[k])
-        net = whole(server.hold(t, server.initial | shown))
-        result = task.evaluate(net, client=k, predictions=predictions)
-        if not math.isfinite(result["loss"]):
-            predictions.pop(k, None)
-            raise WireError(f"With client {k}'s network the loss is not finite.")
-        return result
-
-    shown = ask(range(task.clients), lambda k: question(k).write(DOWN, t, k, {}), read, EVALUATE)
-    results = [result for _, result in shown]
-    means: dict[str, Any] = {"accuracy": None, "loss": None}
-    if results:
-        means = {name: sum(r[name] for r in results) / len(results) for name in results[0]}
-    return means | task.measure(predictions)
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
+        super().step(params, list(torch._foreach_sub(grads, state["shift"])), state)
 
 
-class PersonalClient(ClientSide):
-    """A client that goes on from its own network ("own/..." in its memory)."""
+def lasting(state: dict[str, Any]) -> Tensors:
+    """The tensors of an optimiser's state by name, as a memory keeps them."""
+    tensors = {}
+    for key, value in state.items():
+        if isinstance(value, list):
+            tensors.update({f"{key} {i}": t for i, t in enumerate(value)})
+    return tensors
 
-    def question(self, k: int) -> FixedMessage:
-        """The message, then empty, that asks client k for its network."""
-        return network_message(self)
 
-    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
-        self.question(client).read(DOWN, t, client, data)
-        kept = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
-        return network_message(self).write(UP, t, client, kept, self.task.sizes[client])
+def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
+    """A state that ``init`` has just made, with the tensors that ``memory`` has of it."""
+    for name, t in lasting(state).items():
+        t.copy_(memory.get(name, t))
+    return state
 
-    def training(self, t: int, client: int, memory: Tensors) -> Context:
-        """Training from the client's own network."""
-        start = {n: memory.get(f"own/{n}", w) for n, w in self.initial.items()}
-        return self.context(t, client, Schema({}), memory, start=start)
 
-    def keep(self, trained: Tensors, ctx: Context) -> None:
-        """``WireError`` for a network that is not finite: then the last one stays."""
-        if not all(torch.isfinite(w).all() for w in trained.values()):
-            raise WireError(f"The training of client {ctx.client} diverged.")
-        ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})
+@dataclass(frozen=True)
+class Continued(Optimizer):
+    """Another optimiser whose state, as long as finite, stays in the client's memory."""
+
+    of: Optimizer = Adam()
+
+    @property
+    def needs(self) -> Any:  # type: ignore[override]
+        return self.of.needs
+
+    def check(self, method: Any) -> None:
+        self.of.check(method)
+
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
+        state = self.of.init(params, ctx)
+        stacked = isinstance(ctx.memory, list)
+        for k, memory in enumerate(ctx.memory if stacked else [ctx.memory]):
+            tensors = {}
+            for name, t in lasting(state).items():
+                tensors[f"optimizer {name}"] = t[k] if stacked else t
+            if all(n in memory and memory[n].isfinite().all() for n in tensors):
+                for name, t in tensors.items():
+                    t.copy_(memory[name])
+            memory.update(tensors)  # these are the tensors that training changes
+        return state
+
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
+        self.of.step(params, grads, state)
+
+
+def mean_update(
+    state: Tensors, arrivals: Arrivals, ctx: Context
+) -> tuple[Tensors, float]:
+    """The mean update, zero for tensors that nobody sent, and its share of the samples."""
+    samples = []
+
+    def counted() -> Iterator[Arrival]:
+        for a in arrivals:
+            samples.append(ctx.task.sizes[a.client])
+            yield a
+
+    zeros = {name: torch.zeros_like(w) for name, w in state.items()}
+    mean = Mean().aggregate(zeros, counted(), ctx)
+    return mean, sum(samples) / sum(ctx.task.sizes)
+
+
+def summed(
+    arrivals: Arrivals,
+    names: Set[str],
+    value: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.float,
+) -> tuple[list[Arrival], dict[str, tuple[torch.Tensor, int]]]:
+    """The arrivals without ``names``; and for each of these names a sum and a count.
+
+    The sum is that of ``value(update)`` over all clients that sent the tensor.
+    """
+    sums: dict[str, tuple[torch.Tensor, int]] = {}
+    others = []
+    for a in arrivals:
+        for name in names & a.update.keys():
+            total, count = sums.get(name, (0, 0))
+            sums[name] = (total + value(a.update[name]), count + 1)
+        update = {n: t for n, t in a.update.items() if n not in names}
+        others.append(a._replace(update=update))
+    return others, sums
+
+
+def refuse_diverged(tensors: Tensors, ctx: Context) -> None:
+    """``Diverged`` for NaN, which would stay in a client's memory for ever."""
+    if not all(t.isfinite().all() for t in tensors.values()):
+        raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")

@@ -12,23 +12,70 @@ Vectors and batch statistics travel whole.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
-from ..arguments import Range
-from ..parts import SGD, Clip, Context, Feedback, Lossy, Momentum, Update, Uplink
-from ..round import Averaging
+import torch
+
+from ..core import SGD, Averaging, Context, Feedback, Lossy, Step, Tensors, Update, Uplink
+from ..errors import check_number, check_whole
 from ..wire import Coder, TopK
+from .base import refuse_diverged
+
+
+@dataclass(frozen=True)
+class Clip(Step):
+    """g <- g min(1, norm / (sqrt(N) ||g||)) over the tensors that are sparsified."""
+
+    takes = Update
+
+    norm: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if self.norm != float("inf"):
+            check_number("norm of Clip", self.norm, above=0)
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        lossy = [name for name in x if name in ctx.lossy]
+        norm = torch.stack([x[name].norm() for name in lossy]).norm() if lossy else 0
+        limit = self.norm / len(ctx.participants) ** 0.5
+        factor = min(1.0, limit / max(float(norm), 1e-30))
+        return {name: g * factor if name in lossy else g for name, g in x.items()}
+
+
+@dataclass(frozen=True)
+class Momentum(Step):
+    """u <- m u + g, and u <- 0 where an entry was sent; not of what travels whole."""
+
+    takes = Update
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_number("momentum", self.momentum, least=0, below=1)
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        moved = [name for name in x if name not in ctx.schema.buffers]
+        u = {n: self.momentum * ctx.memory.get(f"u/{n}", 0) + x[n] for n in moved}
+        refuse_diverged(u, ctx)
+        ctx.memory.update({f"u/{name}": t for name, t in u.items()})
+        return x | u
+
+    def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
+        for name in sent.keys() & ctx.lossy:
+            ctx.memory[f"u/{name}"] = x[name] * (sent[name] == 0)
 
 
 @dataclass(frozen=True)
 class Warming(Lossy):
     """The share of entries that is sent falls to the coder's in the first ``warmup`` rounds."""
 
-    warmup: Annotated[int, Range("at least 0", lambda n: n >= 0)] = 4
+    warmup: int = 4
 
     def __post_init__(self) -> None:
+        check_whole("warmup", self.warmup, least=0)
         if not isinstance(self.coder, TopK):
-            raise ValueError(f"What warms up is the ratio of TopK; {self.coder!r} has none.")
+            raise ValueError(
+                f"What warms up is the ratio of TopK; {self.coder!r} has none."
+            )
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         coder = super().coder_for(name, ctx)

@@ -12,8 +12,8 @@ what it computes in evaluation mode and without augmentation. The server trains 
 p = softmax(z / T); the teacher's p is a constant; none in round 1. Only the owner of an image has a
 z_k for it, so the sum over k in Eq. (6) has one term. The final model of client k is its extractor
 f_e and the server's f_s. T = 3 and alpha = 1 are those of the authors' program; the paper gives no
-values. Global state: W_s. An edge network leaves its client only for evaluation, which asks for it;
-those bytes have a column of their own.
+values. The global model is W_s. An edge network leaves its client only for evaluation, which asks
+for it; those bytes have a column of their own.
 """
 
 import math
@@ -21,27 +21,39 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from .. import local, rng
-from ..arguments import Count, NotNegative, Positive
-from ..errors import Diverged, WireError, pick
-from ..local import Edge, Loss, Named, Objective, TaskLoss
-from ..method import Method, ServerSide
+from .. import rng
+from ..core import (
+    SGD,
+    Adam,
+    Batch,
+    Context,
+    Loss,
+    Method,
+    Named,
+    Objective,
+    State,
+    TaskLoss,
+    Tensors,
+    local,
+)
+from ..core import Server as AveragingServer
+from ..errors import Diverged, WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
-from ..optim import SGD, Adam, Continued, Optimizer
-from ..parts import Batch, Context, State, Tensors
 from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
-from ..wire.coders import FloatBits
-from .base import EdgeSide, PersonalClient, evaluate_personal, output
+from .base import Continued
+from .edge import Edge, EdgeSide, PersonalClient, evaluate_personal, no_network, output
 
 
-def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -> torch.Tensor:
+def distillation(
+    teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0
+) -> torch.Tensor:
     """T^2 KL(softmax(teacher / T) || softmax(student / T)), mean over n: [..., n, C] -> [...]."""
     log_p, log_q = F.log_softmax(teacher / T, -1), F.log_softmax(student / T, -1)
     return T**2 * (log_p.exp() * (log_p - log_q)).sum(-1).mean(-1)
@@ -49,11 +61,17 @@ def distillation(teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0) -
 
 @dataclass(frozen=True)
 class Distilled(Objective):
-    """The task's loss plus ``alpha`` times the distillation from the teacher's logits, which the
-    client keeps as ``z_s`` [n_k, C]; the task's loss alone as long as there are none."""
+    """The task's loss plus ``alpha`` times the distillation from the server's logits.
 
-    T: Positive = 3.0
-    alpha: NotNegative = 1.0
+    The client keeps these as ``z_s`` [n_k, C]; without them the loss is the task's alone.
+    """
+
+    T: float = 3.0
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("T", self.T, above=0)
+        check_number("alpha", self.alpha, least=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         J, alone = ctx.task.loss, not isinstance(ctx.client, list)
@@ -76,8 +94,7 @@ class Distilled(Objective):
 
 
 class Messages(EdgeSide):
-    """A side with a round's messages: ``up`` has index, label, features H and, if the server's
-    distillation needs them, logits z_k of client k's images; ``question`` the server's logits."""
+    """A side that knows a round's two messages."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -85,17 +102,26 @@ class Messages(EdgeSide):
         self.floats = Dense(self.method.bits)
 
     def _message(self, device: Any, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
-        coders = dict.fromkeys(shapes, self.floats) | {"index": Whole(4), "labels": Whole(2)}
-        return FixedMessage(Schema(shapes, coder=f"fed_gkt {self.floats}"), coders, device=device)
+        coders = dict.fromkeys(shapes, self.floats) | {
+            "index": Whole(4),
+            "labels": Whole(2),
+        }
+        return FixedMessage(
+            Schema(shapes, coder=f"fed_gkt {self.floats}"), coders, device=device
+        )
 
-    def up(self, k: int) -> FixedMessage:
+    def upload_of(self, k: int) -> FixedMessage:
+        """Client k's images: their index, label, H and, if the server learns from them, z_k."""
         n = self.task.sizes[k]
         logits = {"logits": (n, self.classes)} if self.method.alpha else {}
         shapes = {"index": (n,), "labels": (n,), "features": (n, *self.maps)}
         return self._message("cpu", shapes | logits)
 
     def question(self, k: int) -> FixedMessage:
-        return self._message(self.task.device, {"z_s": (self.task.sizes[k], self.classes)})
+        """The server's logits z_s for client k's images."""
+        return self._message(
+            self.task.device, {"z_s": (self.task.sizes[k], self.classes)}
+        )
 
 
 def on_disk(H: torch.Tensor) -> torch.Tensor:
@@ -105,20 +131,30 @@ def on_disk(H: torch.Tensor) -> torch.Tensor:
     return copy.view(H.shape).copy_(H)
 
 
-class Server(Messages, ServerSide):
-    """Its memory holds what client k has sent ("features k", ...), "z_s k", f_s's optimiser, and
-    "plateau": highest accuracy on the clients' images, rounds without a rise, cuts of the rate."""
+class Server(Messages, AveragingServer):
+    """Trains f_s on the clients' features.
+
+    Its memory holds these ("features k", ...), "z_s k", the optimiser, and "plateau": highest
+    accuracy on the clients' images, rounds without a rise, cuts of the rate.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        if not self.method.asynchronous and len(self.participants(1)) < self.task.clients:
-            raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
         self.f_s = self.server_network()
+        self.W_s = state_of(self.f_s)  # the network's own tensors
+        self.first = {name: w.clone() for name, w in self.W_s.items()}
+
+    def validate(self) -> None:
+        if (
+            not self.method.asynchronous
+            and len(self.participants(1)) < self.task.clients
+        ):
+            raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
         logits = list(output(self.f_s, self.maps).shape[1:])
         if logits != [self.classes]:
-            raise ValueError(f"The server's network gives {logits} logits, not {[self.classes]}.")
-        self.W_s = state_of(self.f_s)  # the network's own
-        self.first = {name: w.clone() for name, w in self.W_s.items()}
+            raise ValueError(
+                f"The server's network gives {logits} logits, not {[self.classes]}."
+            )
 
     def start(self) -> State:
         return State(dict(self.first))
@@ -126,47 +162,53 @@ class Server(Messages, ServerSide):
     def round(self, t: int, state: State, ask: Any) -> State:
         def write(k: int) -> bytes:
             z_s = state.memory.get(f"z_s {k}")
-            return self.question(k).write(DOWN, t, k, {} if z_s is None else {"z_s": z_s})
+            return self.question(k).write(
+                DOWN, t, k, {} if z_s is None else {"z_s": z_s}
+            )
 
         known = dict(ask(self.participants(t), write, partial(self.read, t)))
-        missing = sorted(set(range(self.task.clients)) - known.keys() - {*ask.left_out})
+        missing = sorted(set(range(self.task.clients)) - known.keys())
         if missing and not self.method.asynchronous:
-            raise WireError(f"FedGKT cannot go on: in round {t} nothing came from {missing}.")
+            raise WireError(
+                f"FedGKT cannot go on: in round {t} nothing came from {missing}."
+            )
         return self.learn(t, state, known) if known else state
 
     def read(self, t: int, k: int, data: bytes) -> Tensors:
         """bytes -> features, labels and logits in the client's own order."""
-        n, classes = self.task.sizes[k], self.classes
-        tensors = self.up(k).read(UP, t, k, data, samples=n)
+        n = self.task.sizes[k]
+        tensors = self.upload_of(k).read(UP, t, k, data, samples=n)
         if not tensors:
             raise WireError(f"Client {k} sent nothing, as one whose training diverged.")
-        index, most = tensors.pop("index"), tensors["labels"].max()
+        index = tensors.pop("index")
         if not torch.equal(index.sort().values, torch.arange(n)):
             raise WireError(f"Client {k} must send each of its {n} images once.")
-        if most >= classes:
-            raise WireError(f"Client {k} sent the label {most}; there are {classes} classes.")
+        if tensors["labels"].max() >= self.classes:
+            raise WireError(f"Client {k} sent a label above {self.classes - 1}.")
         return {name: x[index.argsort()] for name, x in tensors.items()}
 
     def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
-        """The state after training on what has come, and on what is stored of absent clients."""
-        memory, device = dict(state.memory), self.task.device
+        """The state after training on the new features, and on the last of absent clients."""
+        memory = dict(state.memory)
         entries = sum(self.task.sizes) * math.prod(self.maps)  # of the maps of all clients
         large = 4 * entries > self.method.memory_limit
         for k, tensors in known.items():
-            for name, x in tensors.items():
-                to_disk = large and name == "features"
-                memory[f"{name} {k}"] = on_disk(x) if to_disk else x.to(device)
+            memory.update({f"{name} {k}": x for name, x in tensors.items()})
+            if large:
+                memory[f"features {k}"] = on_disk(tensors["features"])
         clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
         local.load(self.W_s, state.weights)
         self.train(t, clients, memory)
         self.teach(t, clients, memory)
         if not self.method.asynchronous:
-            sent = "features", "labels", "logits"
-            memory = {name: x for name, x in memory.items() if name.split()[0] not in sent}
+            sent = ("features", "labels", "logits")
+            memory = {
+                name: x for name, x in memory.items() if not name.startswith(sent)
+            }
         return State({name: w.clone() for name, w in self.W_s.items()}, memory)
 
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:
-        """Eq. (8): E_s epochs on Eq. (6), client by client, each H and z_k fixed."""
+        """E_s epochs on Eq. (6), client by client, each H and z_k fixed."""
         method, task, f_s, J = self.method, self.task, self.f_s.train(), self.task.loss
 
         def loss(H: torch.Tensor, y: torch.Tensor, z_k: Any) -> torch.Tensor:
@@ -176,44 +218,68 @@ class Server(Messages, ServerSide):
 
         ctx = Context(task, t, memory=memory, net=f_s)
         cuts = int(memory["plateau"][2]) if "plateau" in memory else 0
-        part = replace(method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts)
-        params, J_s = local.trainable(f_s), local.in_precision(loss, task, self.settings)
+        part = replace(
+            method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts
+        )
+        params, J_s = (
+            local.trainable(f_s),
+            local.in_precision(loss, task, self.settings),
+        )
         optimizer_state = Continued(part).init(params, ctx)
         shuffle = ctx.generator("server shuffle")
-        with torch.enable_grad(), rng.scope(task.seed, "server dropout", t, device=task.device):
+        with (
+            torch.enable_grad(),
+            rng.scope(task.seed, "server dropout", t, device=task.device),
+        ):
             for _ in range(method.server_epochs):
-                for k in (clients[i] for i in torch.randperm(len(clients), generator=shuffle)):
-                    labels = memory[f"labels {k}"]
-                    order = torch.randperm(len(labels), generator=shuffle).to(task.device)
+                for k in (
+                    clients[i] for i in torch.randperm(len(clients), generator=shuffle)
+                ):
+                    order = torch.randperm(task.sizes[k], generator=shuffle)
                     for rows in order.split(self.settings.batch_size):
-                        z_k = memory[f"logits {k}"][rows] if method.alpha else None
-                        loss_s = J_s(self._maps(memory, k, rows), labels[rows], z_k)
-                        local.step(loss_s, params, part, optimizer_state)
+                        z_k = (
+                            self._rows("logits", k, rows, memory)
+                            if method.alpha
+                            else None
+                        )
+                        H = self._rows("features", k, rows, memory)
+                        y = self._rows("labels", k, rows, memory)
+                        local.step(J_s(H, y, z_k), params, part, optimizer_state)
 
     @torch.no_grad()
     def teach(self, t: int, clients: list[int], memory: Tensors) -> None:
         """z_s of every stored image, and the plateau; ``Diverged`` if z_s cannot be sent."""
         f_s, right, images = self.f_s.eval(), 0, 0
         for k in clients:
-            y = memory[f"labels {k}"]
-            rows = torch.arange(len(y), device=y.device).split(512)
-            z_s = torch.cat([f_s(self._maps(memory, k, r)) for r in rows])
+            batches = torch.arange(self.task.sizes[k]).split(512)
+            z_s = torch.cat(
+                [f_s(self._rows("features", k, rows, memory)) for rows in batches]
+            )
             if not torch.isfinite(z_s).all():
-                raise Diverged(f"The server's network diverged in round {t}: lower server_lr.")
+                raise Diverged(
+                    f"The server's network diverged in round {t}: lower server_lr."
+                )
             self.floats.encode(z_s)
-            memory |= {f"z_s {k}": z_s} if self.method.answers else {}
-            right, images = right + (z_s.argmax(1) == y).sum(), images + len(y)
+            if self.method.answers:
+                memory[f"z_s {k}"] = z_s
+            y = memory[f"labels {k}"].to(z_s.device)
+            right += (z_s.argmax(1) == y).sum()
+            images += len(y)
         best, waited, cuts = memory.get("plateau", torch.zeros(3)).tolist()
         accuracy = float(right / images)
         waited = 0 if accuracy > best else waited + 1
         cut = waited > self.method.patience
-        memory["plateau"] = torch.tensor([max(best, accuracy), 0 if cut else waited, cuts + cut])
+        memory["plateau"] = torch.tensor(
+            [max(best, accuracy), 0 if cut else waited, cuts + cut]
+        )
 
-    def _maps(self, memory: Tensors, k: int, rows: torch.Tensor) -> torch.Tensor:
-        """H of some of the client's images."""
-        H = memory[f"features {k}"]
-        H = H[rows.to(H.device)].to(self.task.device)
-        return H.contiguous(memory_format=torch.channels_last) if H.dim() == 4 else H
+    def _rows(
+        self, name: str, k: int, rows: torch.Tensor, memory: Tensors
+    ) -> torch.Tensor:
+        """Some rows of a tensor of client k, on the task's device."""
+        x = memory[f"{name} {k}"]
+        x = x[rows.to(x.device)].to(self.task.device)
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
         """f_s on top of the clients' own f_e (section 3.2)."""
@@ -224,6 +290,9 @@ class Server(Messages, ServerSide):
 
         return evaluate_personal(self, t, ask, self.question, whole)
 
+    def network(self, t: int, state: State) -> nn.Module:
+        return no_network(self.method)
+
 
 class Client(Messages, PersonalClient):
     """Trains and keeps its edge network, and ``z_s``; sends what it knows of its images."""
@@ -233,14 +302,18 @@ class Client(Messages, PersonalClient):
         return self.training(t, client, memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        """What the client knows of its images; nothing, if it diverged."""
+        """H and z_k of the client's images; nothing, if its training diverged."""
         local.load(self.tensors, trained)
-        k, task, known, sent = ctx.client, self.task, self.knowledge(ctx.client), Tensors()
-        if all(t.isfinite().all() for t in (*known.values(), *trained.values())):
+        k = ctx.client
+        n = self.task.sizes[k]
+        tensors = self.knowledge(k)
+        sent: Tensors = {}
+        if all(t.isfinite().all() for t in (*tensors.values(), *trained.values())):
             self.keep(trained, ctx)
-            known |= {"index": torch.arange(task.sizes[k]), "labels": task.train[1][task.owned[k]]}
-            sent = {name: known[name] for name in self.up(k).schema.shapes}
-        return self.up(k).write(UP, ctx.round, k, sent, task.sizes[k])
+            tensors["index"] = torch.arange(n)
+            tensors["labels"] = self.task.train[1][self.task.owned[k]]
+            sent = {name: tensors[name] for name in self.upload_of(k).schema.shapes}
+        return self.upload_of(k).write(UP, ctx.round, k, sent, n)
 
     def knowledge(self, k: int) -> Tensors:
         """H and z_k of its images, in evaluation mode."""
@@ -254,7 +327,7 @@ class Client(Messages, PersonalClient):
 
 @dataclass(frozen=True)
 class GroupTransfer(Method):
-    """FedGKT as a record. Synchronous: the server trains on the uploads of this round, of which
+    """Synchronous: the server trains on the uploads of this round, of which
     none may be missing; asynchronous: on the last upload of each client. Its rate is cut to a tenth
     when the accuracy on the clients' images has not risen for ``patience`` rounds."""
 
@@ -263,17 +336,26 @@ class GroupTransfer(Method):
     objective: Objective = Distilled()
     network: Named = Named("digits_server")
     server_optimizer: Any = Adam()
-    server_epochs: Count = 4
-    T: Positive = 3.0
-    alpha: NotNegative = 1.0
-    answers: bool = True  # whether z_s is kept for the clients
+    server_epochs: int = 4
+    T: float = 3.0
+    alpha: float = 1.0
+    answers: bool = True  # whether z_s is sent to the clients
     asynchronous: bool = False
-    patience: Count = 10
-    bits: FloatBits = 32
-    memory_limit: NotNegative = field(default=1e9, repr=False)
+    patience: int = 10
+    bits: int = 32
+    memory_limit: float = field(default=1e9, repr=False)
 
-    sides = (Server, Client)
-    kinds: ClassVar[dict] = dict(Method.kinds) | {"network": Named, "server_optimizer": Optimizer}
+    server_class = Server
+    client_class = Client
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("server_epochs", self.server_epochs)
+        check_whole("patience", self.patience)
+        check_number("T", self.T, above=0)
+        check_number("alpha", self.alpha, least=0)
+        check_number("memory_limit", self.memory_limit, least=0)
+        Dense(self.bits)  # refuses other numbers of bits
 
 
 OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {

@@ -13,17 +13,16 @@ the tensor itself where only one did.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from .. import rng
-from ..arguments import Count, Range, counts, short
+from ..core import SGD, Averaging, Context, Model, TaskNetwork, Update, Uplink
+from ..errors import check_whole, pick, short
 from ..models.kernels import COPIES, Generated, draw, represent
 from ..models.kernels import write_out as write_out
-from ..parts import SGD, Context, Model, TaskNetwork, Update, Uplink
-from ..round import Averaging
 from ..wire import Schema
 from ..wire.base import brief
 from .base import Some
@@ -33,8 +32,6 @@ STARTS = {  # where the kernels of convolutions begin: as the network has them, 
     "torch": nn.Conv2d.reset_parameters,
     "uniform": lambda layer: nn.init.uniform_(layer.weight, -1, 1),  # section 3.2
 }
-Copies = Annotated[str, Range(f"one of {', '.join(COPIES)}", COPIES.__contains__)]
-Start = Annotated[str, Range(f"one of {', '.join(STARTS)}", STARTS.__contains__)]
 
 
 @dataclass(frozen=True)
@@ -44,15 +41,20 @@ class Representative(Model):
 
     __repr__ = brief
 
-    base_kernels: Count = 16
+    base_kernels: int = 16
     sign: bool = True
     alpha: bool = True
     detach: bool = False
     redraw: bool = False
     of: Model = TaskNetwork()
     every_call: bool = field(default=False, repr=False)
-    copies: Copies = field(default="generated", repr=False)
-    start: Start = field(default="network", repr=False)
+    copies: str = field(default="generated", repr=False)
+    start: str = field(default="network", repr=False)
+
+    def __post_init__(self) -> None:
+        check_whole("base_kernels", self.base_kernels)
+        pick(self.copies, dict.fromkeys(COPIES), "kind of copies")
+        pick(self.start, STARTS, "start")
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
@@ -69,7 +71,10 @@ class Representative(Model):
             if not isinstance(layer, Generated):
                 continue
             if anew:
-                layer.place, layer.calls = (task.seed, "kernel generation", name, round), 0
+                layer.place, layer.calls = (
+                    (task.seed, "kernel generation", name, round),
+                    0,
+                )
                 drawn = draw(layer.beta.shape[-4:], task.seed, name, round)
                 for t, new in zip((layer.alpha, layer.beta), drawn, strict=True):
                     if t is not None:
@@ -95,7 +100,11 @@ class Modules(Some):
     """Each participant sends one group of modules, the i-th of them this round's ``order[i]``; as
     many groups as participants (or modules, if fewer), or ``groups``; 1 is no module uploading."""
 
-    groups: Annotated[int | None, counts()] = None
+    groups: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.groups is not None:
+            check_whole("groups", self.groups)
 
     def validate(self, ctx: Context) -> None:
         count, participants = len(modules(ctx.schema)), len(ctx.participants)
@@ -109,7 +118,9 @@ class Modules(Some):
         every = modules(ctx.schema)
         groups = self.groups or min(len(every), len(ctx.participants))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
-        longer = torch.randperm(groups, generator=generator) < len(every) % groups  # by one module
+        longer = (
+            torch.randperm(groups, generator=generator) < len(every) % groups
+        )  # by one module
         ends = (len(every) // groups + longer.long()).cumsum(0).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
         group = order[ctx.participants.index(ctx.client) % groups]
@@ -165,7 +176,15 @@ def fed_kgf(
     return Averaging(
         "fed_kgf",
         Representative(
-            base_kernels, sign, alpha, detach, redraw, TaskNetwork(), every_call, copies, start
+            base_kernels,
+            sign,
+            alpha,
+            detach,
+            redraw,
+            TaskNetwork(),
+            every_call,
+            copies,
+            start,
         ),
         optimizer=SGD(lr, momentum),
         uplink=Uplink(Modules(groups), Update()),

@@ -17,21 +17,58 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from ..arguments import short
-from ..errors import pick
-from ..local import Model, Named, Smoothed, TaskLoss
+from ..core import (
+    SGD,
+    Adam,
+    Averaging,
+    Batch,
+    Context,
+    Downlink,
+    Loss,
+    Model,
+    Named,
+    Objective,
+    Optimizer,
+    TaskLoss,
+    Tensors,
+)
+from ..errors import check_number, pick, short
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
-from ..parts import SGD, Adam, Context, Downlink, Optimizer, Tensors
-from ..round import Averaging
 from ..wire.base import brief
 from .base import Added
 
 
-class Repopt:
-    """What the model gives whose blocks are one kernel each."""
+def check_form(part: Any, method: Any) -> None:
+    """``ValueError`` unless the model has one kernel a block, for a part that needs it."""
+    if getattr(method.model, "form", "") != "repopt":
+        raise ValueError(
+            f'{part!r} needs the model part Form("repopt"), not {method.model!r}.'
+        )
+
+
+@dataclass(frozen=True)
+class Smoothed(Objective):
+    """Label smoothing (Szegedy et al., 2016): J <- (1 - eps) J + eps mean_c(-log p_c)."""
+
+    eps: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_number("eps", self.eps, least=0, below=1)
+
+    def begin(self, net: nn.Module, ctx: Context) -> Loss:
+        J = ctx.task.loss
+        eps = self.eps
+
+        def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
+            logits = net(batch.x)
+            log_p = F.log_softmax(logits, -1)
+            return (1 - eps) * J(logits, batch.y) - eps * log_p.mean((-2, -1))
+
+        return loss
 
 
 @dataclass(frozen=True)
@@ -42,10 +79,6 @@ class Form(Model):
     form: str = "repopt"
     network: Any = None
     scales: Scales | None = None
-
-    @property
-    def gives(self) -> frozenset[Any]:  # type: ignore[override]
-        return frozenset({Repopt} if self.form == "repopt" else ())
 
     def __post_init__(self) -> None:
         Named(self.network)  # refuses what is no network
@@ -59,7 +92,9 @@ class Form(Model):
 
     def build(self, task: Any) -> nn.Module:
         one = self.form == "repopt"
-        net = reparam.reform(Named(self.network).build(task), "csla" if one else self.form)
+        net = reparam.reform(
+            Named(self.network).build(task), "csla" if one else self.form
+        )
         if self.scales:
             self.scales.put_into(net)
         return target(net) if one else net
@@ -68,11 +103,15 @@ class Form(Model):
 class Multiplied(Optimizer):
     """M, and its product with one tensor for each parameter."""
 
-    needs = frozenset({Repopt})
     _power = 2
 
+    def check(self, method: Any) -> None:
+        check_form(self, method)
+
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
-        return super().init(params, ctx) | {"M": tuple(multipliers(ctx.net, self._power))}
+        return super().init(params, ctx) | {
+            "M": tuple(multipliers(ctx.net, self._power))
+        }
 
     def _times(self, tensors: Any, state: dict[str, Any]) -> list[torch.Tensor]:
         return [m * t for m, t in zip(state["M"], tensors, strict=True)]
@@ -96,7 +135,9 @@ class RepAdam(Multiplied, Adam):
     __repr__ = brief
     _power = 1
 
-    def _direction(self, grads: list[torch.Tensor], state: dict[str, Any]) -> list[torch.Tensor]:
+    def _direction(
+        self, grads: list[torch.Tensor], state: dict[str, Any]
+    ) -> list[torch.Tensor]:
         return self._times(super()._direction(grads, state), state)
 
 
@@ -104,7 +145,8 @@ class RepAdam(Multiplied, Adam):
 class Constants(Added):
     """With the first message to a client the constants, which it keeps."""
 
-    needs = frozenset({Repopt})
+    def check(self, method: Any) -> None:
+        check_form(self, method)
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return {name: tuple(t.shape) for name, t in constants(net).items()}

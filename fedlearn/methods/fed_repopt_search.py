@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from ..arguments import NotNegative, checked, short
+from ..core import SGD, Averaging, Context, Optimizer, TaskLoss, run
+from ..errors import check_number, check_whole, short
 from ..models.repopt import SCALES, Scales
-from ..parts import SGD, Context, Continued, Optimizer, Smoothed, TaskLoss
-from ..round import Averaging, run
-from ..settings import whole_number
-from .fed_repopt import Form
+from .base import Continued
+from .fed_repopt import Form, Smoothed
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,15 @@ class Planned(SGD):
 
     rounds: int = 1
     warmup: int = 0
-    clip: NotNegative = 0.0
+    clip: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_number("clip", self.clip, least=0)
         if not 0 <= self.warmup <= self.rounds:
-            raise ValueError(f"warmup is 0 to {self.rounds} rounds, not {short(self.warmup)}.")
+            raise ValueError(
+                f"warmup is 0 to {self.rounds} rounds, not {short(self.warmup)}."
+            )
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
         state, t = super().init(params, ctx), ctx.round - 0.5  # the middle of the round
@@ -44,7 +46,6 @@ class Planned(SGD):
         super().step(params, grads, state)
 
 
-@checked
 def search(
     task: Any,
     rounds: int = 5,
@@ -96,9 +97,11 @@ def search(
     """
     if not hasattr(task, "evaluate"):
         raise ValueError(f"A search takes a task (fedlearn.tasks), not {short(task)}.")
-    whole_number("rounds", rounds)
+    check_whole("rounds", rounds)
     if task.clients != 1:
-        raise ValueError(f"A search takes a task with one client, the server, not {task.clients}.")
+        raise ValueError(
+            f"A search takes a task with one client, the server, not {task.clients}."
+        )
     sgd: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
     if warmup or clip:
         rates: dict[str, Any] = {"rounds": rounds, "warmup": warmup, "clip": clip}
@@ -109,5 +112,9 @@ def search(
     state = run(method, task, rounds, progress=False, **how).state or {}
     ends = tuple(f".{s}.value" for s in SCALES)
     return Scales(
-        {n.removesuffix(".value"): t.clone() for n, t in state.items() if n.endswith(ends)}
+        {
+            n.removesuffix(".value"): t.clone()
+            for n, t in state.items()
+            if n.endswith(ends)
+        }
     )

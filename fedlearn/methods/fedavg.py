@@ -9,8 +9,7 @@ sum (n_k / n) w_k = w_t + sum (n_k / n) (w_k - w_t). Batch statistics are averag
 weights.
 """
 
-from ..parts import SGD
-from ..round import Averaging
+from ..core import SGD, Averaging
 
 
 def fedavg(lr: float = 0.1, momentum: float = 0.0) -> Averaging:

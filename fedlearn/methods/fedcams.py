@@ -13,11 +13,21 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..arguments import BelowOne, Positive
-from ..errors import pick
-from ..links import Feedback, Lossy, Step, Update, Uplink
-from ..parts import SGD, Aggregator, Arrivals, Context, Mean, Tensors
-from ..round import Averaging
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Feedback,
+    Lossy,
+    Mean,
+    Step,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..errors import check_number, pick
 from ..wire import Signs, TopK
 from ..wire.base import brief
 
@@ -29,22 +39,33 @@ class OneScale(Step):
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         lossy = {n: t for n, t in x.items() if n in ctx.lossy}
         d = max(sum(t.numel() for t in lossy.values()), 1)
-        scale = sum(float(t.cpu().abs().sum(dtype=torch.float64)) for t in lossy.values()) / d
-        return x | {n: torch.where(t < 0, -scale, scale).to(t) for n, t in lossy.items()}
+        scale = (
+            sum(float(t.cpu().abs().sum(dtype=torch.float64)) for t in lossy.values())
+            / d
+        )
+        return x | {
+            n: torch.where(t < 0, -scale, scale).to(t) for n, t in lossy.items()
+        }
 
 
 @dataclass(frozen=True)
 class AMSGrad(Aggregator):
     """FedAMS, Option 1; ``corrected``: m / (1 - b1^t) and v^ / (1 - b2^t), as in Adam."""
 
-    needs = frozenset({Update})
+    needs = (Update,)
     __repr__ = brief
 
-    lr: Positive = 1.0
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
-    eps: Positive = 1e-3
+    lr: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-3
     corrected: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_number("lr of AMSGrad", self.lr, above=0)
+        check_number("beta1", self.beta1, least=0, below=1)
+        check_number("beta2", self.beta2, least=0, below=1)
+        check_number("eps", self.eps, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
@@ -97,7 +118,9 @@ def fedcams(
     """
     one = pick(scale, {"tensor": (), "model": (OneScale(),)}, "scale")
     if one and ratio is not None:
-        raise ValueError('The scale "model" is one of signs; the largest entries have none.')
+        raise ValueError(
+            'The scale "model" is one of signs; the largest entries have none.'
+        )
     coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
     uplink = Uplink(Update(), *((Feedback(),) if feedback else ()), *one, coded)
     server = AMSGrad(server_lr, corrected=corrected)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..parts import SGD, Context, Lossy, Shifted, Step, Tensors, Update, Uplink
-from ..round import Averaging
+from ..core import SGD, Averaging, Context, Lossy, Step, Tensors, Update, Uplink
 from ..wire import Uniform
+from .base import Shifted
 
 
 def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
@@ -35,7 +35,9 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
     * Q takes the nearest level, the theorems want it drawn: error ‖C(u) - u‖ / ‖u‖ of client 0's
       first update in FedAvg 0.010 with 8 bits
     """
-    return Averaging("fedcom", optimizer=SGD(lr), uplink=Uplink(Update(), Lossy(Uniform(bits))))
+    return Averaging(
+        "fedcom", optimizer=SGD(lr), uplink=Uplink(Update(), Lossy(Uniform(bits)))
+    )
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,10 @@ class Remember(Step):
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in set(sent) - ctx.schema.buffers:
-            ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = sent[n], ctx.start[n].clone()
+            ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = (
+                sent[n],
+                ctx.start[n].clone(),
+            )
         ctx.memory["round"] = torch.tensor(ctx.round)
         ctx.memory["steps"] = torch.tensor(ctx.steps(ctx.client))
 
@@ -53,7 +58,7 @@ class Remember(Step):
 class Tracked(Shifted):
     """SGD on g - delta_j; who was absent takes the mean of what the model did in those rounds."""
 
-    needs = frozenset({Remember})
+    needs = (Remember,)
 
     def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
         alone = not isinstance(ctx.memory, list)

@@ -16,11 +16,22 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..arguments import Positive
-from ..local import Loss, Objective, inner, trained
-from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Step, Tensors, Update, Uplink
-from ..round import Averaging
-from ..servers import mean_update
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Batch,
+    Context,
+    Loss,
+    Objective,
+    Step,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..errors import check_number
+from .base import inner, mean_update, trained
 
 
 @dataclass(frozen=True)
@@ -36,9 +47,12 @@ class Sum(Step):
 class Dynamic(Objective):
     """The task's loss + alpha (<s_k, theta - theta^t> + 1/2 ||theta - theta^t||^2)."""
 
-    needs = frozenset({Sum})
+    needs = (Sum,)
 
-    alpha: Positive = 0.1
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, above=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         L, (theta, start) = ctx.task.loss, trained(net, ctx)
@@ -56,7 +70,10 @@ class Dynamic(Objective):
 class Summing(Aggregator):
     """The mean of the clients, and S = -h / alpha on top of it."""
 
-    needs = frozenset({Update, Sum})
+    needs = (
+        Update,
+        Sum,
+    )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         u, share = mean_update(state, arrivals, ctx)
@@ -85,5 +102,9 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
     """
     uplink, server = Uplink(Update(), Sum()), Summing()
     return Averaging(
-        "feddyn", objective=Dynamic(alpha), optimizer=SGD(lr), uplink=uplink, server=server
+        "feddyn",
+        objective=Dynamic(alpha),
+        optimizer=SGD(lr),
+        uplink=uplink,
+        server=server,
     )

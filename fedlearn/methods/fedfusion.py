@@ -19,14 +19,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..arguments import BelowOne
-from ..errors import Diverged, WireError, pick
-from ..links import Downlink, Update, Uplink
-from ..local import Loss, Model, Objective, Reference, TaskNetwork
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Batch,
+    Context,
+    Downlink,
+    Loss,
+    Mean,
+    Model,
+    Objective,
+    Optimizer,
+    TaskNetwork,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..errors import Diverged, WireError, check_number, pick
 from ..models import Network
-from ..parts import SGD, Aggregator, Arrivals, Batch, Context, Continued, Mean, Optimizer, Tensors
-from ..round import Averaging
-from .base import Some, output
+from .base import Continued, Reference, Some
+from .edge import output
 
 
 class Convolution(nn.Module):
@@ -54,13 +68,19 @@ class Weighted(nn.Module):
         return self.lam * E_g + (1 - self.lam) * E_l
 
 
-OPERATORS = {"conv": Convolution, "multi": Weighted, "single": lambda channels: Weighted(1)}
+OPERATORS = {
+    "conv": Convolution,
+    "multi": Weighted,
+    "single": lambda channels: Weighted(1),
+}
 
 
 class Fused(Network):
     """Extractor, fusion, classifier; by itself it has the same extractor in both streams."""
 
-    def __init__(self, extractor: nn.Module, fusion: nn.Module, classifier: nn.Module) -> None:
+    def __init__(
+        self, extractor: nn.Module, fusion: nn.Module, classifier: nn.Module
+    ) -> None:
         super().__init__(extractor, classifier)
         self.fusion = fusion
 
@@ -84,26 +104,32 @@ class FusionNetwork(Model):
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
-        maps: Any = output(net.extractor, task.shape) if isinstance(net, Network) else None
+        maps: Any = (
+            output(net.extractor, task.shape) if isinstance(net, Network) else None
+        )
         if not torch.is_tensor(maps) or maps.dim() != 4:
             raise ValueError(
                 "FedFusion needs a network (models.Network) with an extractor of feature maps "
                 f"[channels, height, width] and a classifier; this {type(net).__name__} has none."
             )
-        return Fused(net.extractor, OPERATORS[self.operator](maps.shape[1]), net.classifier)
+        return Fused(
+            net.extractor, OPERATORS[self.operator](maps.shape[1]), net.classifier
+        )
 
 
 @dataclass(frozen=True)
 class FusionLoss(Objective):
     """The task's loss of the fused streams."""
 
-    needs = frozenset({FusionNetwork})
+    needs = (FusionNetwork,)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         E_g, J = Reference(net.extractor, ctx), ctx.task.loss
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            return J(net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y)
+            return J(
+                net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y
+            )
 
         return loss
 
@@ -112,9 +138,12 @@ class FusionLoss(Objective):
 class MovingAverage(Aggregator):
     """The weighted mean; of the fusion lam <- mu lam + (1 - mu) mean."""
 
-    needs = frozenset({Update})
+    needs = (Update,)
 
-    mu: BelowOne = 0.9
+    mu: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_number("mu", self.mu, least=0, below=1)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
@@ -199,5 +228,7 @@ def fedfusion(
     optimizer: Optimizer = Continued(sgd) if keep else sgd
     method = Averaging("fedfusion", FusionNetwork(operator), FusionLoss(), optimizer)
     if personal:
-        return method.but(uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack()))
+        return method.but(
+            uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack())
+        )
     return method if operator == "conv" else method.but(server=MovingAverage())

@@ -17,25 +17,27 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..arguments import NotNegative
-from ..errors import pick
-from ..local import Loss
-from ..parts import SGD, Batch, Context, Objective, Reference
-from ..round import Averaging
+from ..core import SGD, Averaging, Batch, Context, Loss, Objective
+from ..errors import check_number, pick
 from ..wire.base import brief
+from .base import Reference
 
 SMALL, LARGE = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), (1e2, 1e3, 1e4, 1e5, 1e6)
 # the paper gives none; these are of the authors' public code
 WIDTHS = (*SMALL, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, *LARGE)
 
 
-def kernel(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> torch.Tensor:
+def kernel(
+    a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS
+) -> torch.Tensor:
     """K for all pairs: [..., n, d] and [..., m, d] -> [..., n, m]."""
     distance = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1)
     return torch.exp(distance.unsqueeze(-1) / a.new_tensor(widths).mul(-2)).sum(-1)
 
 
-def mmd2(a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS) -> torch.Tensor:
+def mmd2(
+    a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS
+) -> torch.Tensor:
     """Eq. (2), squared maximum mean discrepancy: samples [..., n, d] and [..., m, d] -> [...]."""
     both = torch.cat([a, b], -2)  # one call for the three kernel matrices
     n, K = a.shape[-2], kernel(both, both, widths)
@@ -57,11 +59,13 @@ class TwoStream(Objective):
 
     __repr__ = brief
 
-    lam: NotNegative = 0.1
+    lam: float = 0.1
     distance: str = "mmd"
-    least: NotNegative = field(default=0.0, repr=False)
+    least: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
+        check_number("lam", self.lam, least=0)
+        check_number("least", self.least, least=0)
         pick(self.distance, DISTANCES, "distance")
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
@@ -111,4 +115,6 @@ def fedmmd(
     * dropout of the network stays, authors' two streams have none; not measured: no option
     """
     optimizer = SGD(lr, momentum, decay=decay, floor=floor)
-    return Averaging("fedmmd", objective=TwoStream(lam, distance, least), optimizer=optimizer)
+    return Averaging(
+        "fedmmd", objective=TwoStream(lam, distance, least), optimizer=optimizer
+    )

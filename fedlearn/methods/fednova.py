@@ -9,21 +9,24 @@ Optimization", NeurIPS 2020, section 4::
 takes. The local learning rate is part of d_i here. Batch statistics are averaged as they are.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..arguments import BelowOne
-from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
-from ..round import Averaging
-from ..servers import mean_update
+from ..core import SGD, Aggregator, Arrival, Arrivals, Averaging, Context, Tensors, Update
+from ..errors import check_number
+from .base import mean_update
 
 
 @dataclass(frozen=True)
 class Normalised(Aggregator):
     """The mean direction of the clients, as long as their mean way; ``momentum`` is their SGD's."""
 
-    needs = frozenset({Update})
+    needs = (Update,)
 
-    momentum: BelowOne = 0.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("momentum", self.momentum, least=0, below=1)
 
     def _norm(self, tau: int) -> float:
         """||a_i||_1: the entries of a_i say how often each local gradient counts."""
@@ -32,14 +35,22 @@ class Normalised(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         buffers, n = ctx.schema.buffers, ctx.task.sizes
-        a = {one.client: self._norm(ctx.steps(one.client)) for one in arrivals}
-        directions = []
-        for one in arrivals:
-            d_i = {m: u if m in buffers else u / a[one.client] for m, u in one.update.items()}
-            directions.append(one._replace(update=d_i))
-        d, _ = mean_update(state, directions, ctx)
+        a: dict[int, float] = {}
+
+        def directions() -> Iterator[Arrival]:
+            for one in arrivals:
+                i = one.client
+                a[i] = self._norm(ctx.steps(i))
+                d_i = {
+                    m: u if m in buffers else u / a[i] for m, u in one.update.items()
+                }
+                yield one._replace(update=d_i)
+
+        d, _ = mean_update(state, directions(), ctx)
         tau_eff = sum(n[i] * a[i] for i in a) / sum(n[i] for i in a)
-        return {m: x + (d[m] if m in buffers else tau_eff * d[m]) for m, x in state.items()}
+        return {
+            m: x + (d[m] if m in buffers else tau_eff * d[m]) for m, x in state.items()
+        }
 
 
 def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
@@ -55,4 +66,6 @@ def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
     * tau_i is not sent, the server knows n_i, B and E: no byte more than FedAvg
     * no proximal term, no momentum of the server; not measured: its rule does without them
     """
-    return Averaging("fednova", optimizer=SGD(lr, momentum), server=Normalised(momentum))
+    return Averaging(
+        "fednova", optimizer=SGD(lr, momentum), server=Normalised(momentum)
+    )

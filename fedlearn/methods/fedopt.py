@@ -15,11 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..arguments import BelowOne, Positive
-from ..errors import pick
-from ..parts import SGD, Aggregator, Arrivals, Context, Tensors, Update
-from ..round import Averaging
-from ..servers import mean_update
+from ..core import SGD, Aggregator, Arrivals, Averaging, Context, Tensors, Update
+from ..errors import check_number, pick
+from .base import mean_update
 
 SECOND = {  # v, D^2, beta2 -> the next v
     "adagrad": lambda v, square, beta2: v + square,
@@ -32,16 +30,20 @@ SECOND = {  # v, D^2, beta2 -> the next v
 class Adaptive(Aggregator):
     """The server's step, with the second moment v of one of the three ``kind``."""
 
-    needs = frozenset({Update})
+    needs = (Update,)
 
     kind: str = "adam"
-    lr: Positive = 0.03
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
-    tau: Positive = 1e-3
+    lr: float = 0.03
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
 
     def __post_init__(self) -> None:
         pick(self.kind, SECOND, "second moment")
+        check_number("lr of Adaptive", self.lr, above=0)
+        check_number("beta1", self.beta1, least=0, below=1)
+        check_number("beta2", self.beta2, least=0, below=1)
+        check_number("tau", self.tau, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         (mean, _), memory = mean_update(state, arrivals, ctx), ctx.memory

@@ -20,17 +20,31 @@ import torch
 from torch import nn
 
 from .. import rng
+from ..core import (
+    Adam,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Lossy,
+    Mean,
+    Model,
+    Optimizer,
+    Step,
+    TaskNetwork,
+    Tensors,
+    Trained,
+    Uplink,
+)
 from ..errors import Diverged
-from ..links import Lossy, Step, Trained, Uplink
-from ..local import Model, TaskNetwork
 from ..models.kernels import Drawing, computed
-from ..optim import Adam, Continued, Optimizer
-from ..parts import Aggregator, Arrivals, Context, Mean, Tensors, summed
-from ..round import Averaging
 from ..wire import Mask, Masks
 from ..wire.base import brief
+from .base import Continued, summed
 
-FLOOR = 0.01  # theta stays between this and one minus this: no weight is decided for ever
+FLOOR = (
+    0.01  # theta stays between this and one minus this: no weight is decided for ever
+)
 
 
 class Masked(Drawing):
@@ -44,7 +58,9 @@ class Masked(Drawing):
             return frozen * (theta > 0.5)
         m = (self.uniform(theta) < theta).to(theta.dtype)
         slope = theta.detach() * theta if self.scaled else theta
-        return frozen * (m - slope.detach() + slope)  # the value of m, the gradient of theta
+        return frozen * (
+            m - slope.detach() + slope
+        )  # the value of m, the gradient of theta
 
     @property
     def weight(self) -> torch.Tensor:
@@ -52,7 +68,11 @@ class Masked(Drawing):
 
     @property
     def bias(self) -> torch.Tensor | None:
-        return None if self.frozen_bias is None else self.masked(self.frozen_bias, self.bias_score)
+        return (
+            None
+            if self.frozen_bias is None
+            else self.masked(self.frozen_bias, self.bias_score)
+        )
 
 
 LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
@@ -79,18 +99,29 @@ class MaskedNetwork(Model):
                 self._mask(name, layer, task.seed)
         for name, _ in net.named_parameters():
             if not name.endswith("_score"):
-                raise ValueError(f"FedPM masks nn.Conv2d and nn.Linear, of which {name} is none.")
+                raise ValueError(
+                    f"FedPM masks nn.Conv2d and nn.Linear, of which {name} is none."
+                )
         return net
 
     def _mask(self, name: str, layer: nn.Module, seed: int) -> None:
         """Weights become signs from the seed, parameters their scores."""
-        c, tensors = math.e / math.sqrt(layer.weight[0].numel()), dict(layer._parameters)
-        layer.__class__, layer.scaled, layer._parameters = LAYERS[type(layer)], self.scaled, {}
+        c, tensors = (
+            math.e / math.sqrt(layer.weight[0].numel()),
+            dict(layer._parameters),
+        )
+        layer.__class__, layer.scaled, layer._parameters = (
+            LAYERS[type(layer)],
+            self.scaled,
+            {},
+        )
         for key, t in tensors.items():
             if t is None:
                 layer.register_buffer(f"frozen_{key}", None)
                 continue
-            draw = torch.rand(t.shape, generator=rng.generator(seed, "signs", name, key))
+            draw = torch.rand(
+                t.shape, generator=rng.generator(seed, "signs", name, key)
+            )
             frozen = torch.where(draw < 0.5, -c, c)
             layer.register_buffer(f"frozen_{key}", frozen, persistent=False)
             score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
@@ -101,7 +132,9 @@ class MaskedNetwork(Model):
 class Sample(Step):
     """A mask drawn from the trained probabilities; of batch statistics the update."""
 
-    takes, makes, needs = Trained, Masks, frozenset({MaskedNetwork})
+    takes = Trained
+    makes = Masks
+    needs = (MaskedNetwork,)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         generator, m = ctx.generator("mask"), {}
@@ -111,7 +144,9 @@ class Sample(Step):
             else:
                 if not torch.isfinite(s).all():
                     raise Diverged(f"The scores of {n} are NaN or infinite.")
-                m[n] = (torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()).float()
+                m[n] = (
+                    torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()
+                ).float()
         return m
 
 
@@ -120,7 +155,7 @@ class BetaPosterior(Aggregator):
     """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came, cut at ``FLOOR`` and 1 -
     ``FLOOR``; ``softened``: each m becomes one of these instead. Statistics are averaged."""
 
-    needs = frozenset({Masks})
+    needs = (Masks,)
     __repr__ = brief
 
     softened: bool = field(default=False, repr=False)

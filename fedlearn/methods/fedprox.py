@@ -11,17 +11,19 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..arguments import NotNegative
-from ..local import Loss, inner, trained
-from ..parts import SGD, Batch, Context, Objective
-from ..round import Averaging
+from ..core import SGD, Averaging, Batch, Context, Loss, Objective
+from ..errors import check_number
+from .base import inner, trained
 
 
 @dataclass(frozen=True)
 class Proximal(Objective):
     """The task's loss plus ``mu`` / 2 times the squared distance from the downloaded model."""
 
-    mu: NotNegative = 0.01
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_number("mu", self.mu, least=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         F, (w, start) = ctx.task.loss, trained(net, ctx)

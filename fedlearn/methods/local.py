@@ -11,10 +11,12 @@ evaluation have a column of their own, as ever.
 
 from typing import Any
 
+from torch import nn
+
+from ..core import SGD, Context, Method, State, Tensors
+from ..core import Server as AveragingServer
 from ..errors import WireError
-from ..method import Method, ServerSide
-from ..parts import SGD, Context, State, Tensors
-from .base import PersonalClient, evaluate_personal, network_message
+from .edge import PersonalClient, evaluate_personal, network_message, no_network
 
 
 def nothing(k: int, data: bytes = b"") -> bytes:
@@ -24,8 +26,8 @@ def nothing(k: int, data: bytes = b"") -> bytes:
     return b""
 
 
-class Server(ServerSide):
-    """Knows no more than M^0, and tests the clients' own models."""
+class Server(AveragingServer):
+    """Holds M^0 only, and tests the clients' own models."""
 
     def round(self, t: int, state: State, ask: Any) -> State:
         list(ask(self.participants(t), nothing, nothing))
@@ -33,6 +35,9 @@ class Server(ServerSide):
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
         return evaluate_personal(self, t, ask, lambda k: network_message(self))
+
+    def network(self, t: int, state: State) -> nn.Module:
+        return no_network(self.method)
 
 
 class Client(PersonalClient):
@@ -48,9 +53,10 @@ class Client(PersonalClient):
 
 
 class Local(Method):
-    """As a record: how a client trains."""
+    """Local training only: a round without messages."""
 
-    sides = (Server, Client)
+    server_class = Server
+    client_class = Client
 
 
 def local(lr: float = 0.1, momentum: float = 0.0) -> Local:

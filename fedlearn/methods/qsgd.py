@@ -7,8 +7,7 @@ Encoding", NeurIPS 2017.
 taken over buckets of entries (Section 4).
 """
 
-from ..parts import SGD, Lossy, Update, Uplink
-from ..round import Averaging
+from ..core import SGD, Averaging, Lossy, Update, Uplink
 from ..wire import QSGD
 
 

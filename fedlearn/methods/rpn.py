@@ -15,9 +15,8 @@ pooled entry is added to all k x k positions, so the shape inside a kernel stays
 import warnings
 from dataclasses import dataclass
 
-from ..arguments import Share
-from ..parts import DENSE, SGD, Code, Context, Downlink, Mean, Residual, Update, Uplink
-from ..round import Averaging
+from ..core import DENSE, SGD, Averaging, Code, Context, Downlink, Mean, Residual, Update, Uplink
+from ..errors import check_number
 from ..wire import Coder, Pooled, Schema
 
 
@@ -31,12 +30,17 @@ def pooled_layers(schema: Schema, share: float) -> list[str]:
 class Pool(Code):
     """Pool only a share of the convolution layers; everything else travels dense."""
 
-    share: Share = 1.0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("share", self.share, least=0, most=1)
 
     def validate(self, ctx: Context) -> None:
         if self.share and not pooled_layers(ctx.schema, self.share):
             text = "RPN pools convolution kernels, of which this network has none"
-            warnings.warn(f"{text}: all of it travels whole, as in FedAvg.", stacklevel=6)
+            warnings.warn(
+                f"{text}: all of it travels whole, as in FedAvg.", stacklevel=6
+            )
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)
@@ -47,7 +51,7 @@ class Pool(Code):
 class PoolState(Pool):
     """The same for what clients hear: exact for a sum of pooled updates, and for nothing else."""
 
-    needs = frozenset({Pool})
+    needs = (Pool,)
 
 
 def rpn(

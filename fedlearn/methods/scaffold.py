@@ -16,13 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..arguments import Positive
-from ..links import Downlink, Step, Update, Uplink
+from ..core import Aggregator, Arrivals, Averaging, Context, Downlink, Step, Tensors, Update, Uplink
+from ..errors import check_number
 from ..models import state_of
-from ..parts import Aggregator, Arrivals, Context, Shifted, Tensors
-from ..round import Averaging
-from ..servers import mean_update
-from .base import Added
+from .base import Added, Shifted, mean_update
 
 
 class Controlled(Shifted):
@@ -47,14 +44,16 @@ class Controls(Added):
         return variates(net)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return x | {c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in variates(ctx.net)}
+        return x | {
+            c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in variates(ctx.net)
+        }
 
 
 @dataclass(frozen=True)
 class Changes(Step):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
-    needs, takes = frozenset({Controls}), Update
+    needs, takes = (Controls,), Update
     makes = property(type, doc="The class of what comes out.")
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -75,19 +74,25 @@ class Changes(Step):
 class Controlling(Aggregator):
     """Moves x by ``lr`` times the mean update, and keeps c."""
 
-    needs = frozenset({Changes})
+    needs = (Changes,)
 
-    lr: Positive = 1.0
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("lr of Controlling", self.lr, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         moved = [n for n in state if n not in ctx.schema.buffers]
-        c = {f"c/{n}": ctx.memory.get(f"c/{n}", torch.zeros_like(state[n])) for n in moved}
+        c = {
+            f"c/{n}": ctx.memory.get(f"c/{n}", torch.zeros_like(state[n]))
+            for n in moved
+        }
         d, share = mean_update(state | c, arrivals, ctx)
         ctx.memory |= {n: t + share * d[n] for n, t in c.items()}
         return {n: x + (self.lr if n in moved else 1) * d[n] for n, x in state.items()}
 
 
-Controlled.needs, Controls.needs = frozenset({Controls}), frozenset({Controlling})
+Controlled.needs, Controls.needs = (Controls,), (Controlling,)
 
 
 def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:

@@ -9,23 +9,42 @@ are averaged and travel whole.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..arguments import Positive
-from ..links import Lossy, Update, Uplink
-from ..parts import SGD, Aggregator, Arrivals, Context, KeptSteps, Mean, Replay, Tensors, summed
-from ..round import Averaging
-from ..wire import Signs, Votes
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Lossy,
+    Mean,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..errors import check_number
+from ..wire import Signs
+from .base import summed
+from .replay import KeptSteps, Replay
 
 
 @dataclass(frozen=True)
 class Majority(Aggregator):
     """Each parameter moves by ``lr`` where most clients want it to; a tie counts as up."""
 
-    needs = frozenset({Votes})
+    lr: float = 0.01
 
-    lr: Positive = 0.01
+    def __post_init__(self) -> None:
+        check_number("lr of Majority", self.lr, above=0)
+
+    def check(self, method: Any) -> None:
+        if not method.uplink.votes:
+            raise ValueError(
+                f"{self!r} counts the signs of dense updates, not {method.uplink!r}."
+            )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)
@@ -46,8 +65,14 @@ def signsgd(lr: float = 0.1, server_lr: float = 0.01) -> Averaging:
     * sign of the update of a round; not measured: a message a batch is another task
     * a tie counts as up, so does an entry that did not move: 0.03 % of an update's entries are 0
     """
-    votes, steps = (Uplink(Update(), Lossy(Signs(scaled), whole=0)) for scaled in (False, True))
+    votes, steps = (
+        Uplink(Update(), Lossy(Signs(scaled), whole=0)) for scaled in (False, True)
+    )
     server = KeptSteps(steps, Majority(server_lr))
     return Averaging(
-        "signsgd", optimizer=SGD(lr), uplink=votes, downlink=Replay(steps), server=server
+        "signsgd",
+        optimizer=SGD(lr),
+        uplink=votes,
+        downlink=Replay(steps),
+        server=server,
     )

@@ -7,8 +7,7 @@ share a pattern of signs share it, and the rest goes entry by entry. The thresho
 selection are our reading (see ``fedlearn.wire.SmartIdx``).
 """
 
-from ..parts import SGD, Feedback, Lossy, Update, Uplink
-from ..round import Averaging
+from ..core import SGD, Averaging, Feedback, Lossy, Update, Uplink
 from ..wire import SmartIdx
 
 

@@ -14,19 +14,20 @@ that comes to no end, as an answer is missing or refused, counts for nothing: W_
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from .. import finite, local, rng
-from ..errors import Diverged, WireError
-from ..local import Edge, Named
-from ..method import ClientSide, Method, ServerSide
+from .. import rng
+from ..core import SGD, Context, Method, Named, Optimizer, State, Tensors, local
+from ..core import Client as AveragingClient
+from ..core import Server as AveragingServer
+from ..errors import WireError
 from ..models import state_of
-from ..parts import SGD, Context, Optimizer, State, Tensors, lasting, recalled
 from ..wire import DOWN, UP, FixedMessage, Schema
-from .base import EdgeSide
+from .base import lasting, recalled
+from .edge import Edge, EdgeSide
 
 HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
 Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
@@ -41,7 +42,9 @@ class Messages(EdgeSide):
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.f_e = self.net.extractor
         self.W_e = state_of(self.f_e)  # the network's own
-        self.weights = self._message({name: tuple(w.shape) for name, w in self.W_e.items()})
+        self.weights = self._message(
+            {name: tuple(w.shape) for name, w in self.W_e.items()}
+        )
 
     def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
         schema = Schema(shapes, coder="split learning")
@@ -50,18 +53,22 @@ class Messages(EdgeSide):
     def steps(self, k: int) -> list[Slice]:
         """The steps of a client's turn."""
         n, E, B = self.task.sizes[k], self.settings.epochs, self.settings.batch_size
-        return [(epoch, at, min(at + B, n)) for epoch in range(E) for at in range(0, n, B)]
+        return [
+            (epoch, at, min(at + B, n)) for epoch in range(E) for at in range(0, n, B)
+        ]
 
     def features(self, step: Slice) -> FixedMessage:
         """H and y of the batch of a step."""
-        return self._message({"H": (step[2] - step[1], *self.maps), "y": (step[2] - step[1],)})
+        return self._message(
+            {"H": (step[2] - step[1], *self.maps), "y": (step[2] - step[1],)}
+        )
 
     def gradient(self, step: Slice) -> FixedMessage:
         """dCE / dH of that batch."""
         return self._message({"dH": (step[2] - step[1], *self.maps)})
 
 
-class Server(Messages, ServerSide):
+class Server(Messages, AveragingServer):
     """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
 
     def __init__(self, *args: Any) -> None:
@@ -103,7 +110,9 @@ class Server(Messages, ServerSide):
         H, y, W_s = batch["H"].requires_grad_(), batch["y"], local.trainable(self.f_s)
         if not ((y == y.floor()) & (y >= 0) & (y < self.task.source.classes)).all():
             raise WireError(f"Client {k} sent labels that are no numbers of classes.")
-        with rng.scope(self.task.seed, "server dropout", t, k, i, device=self.task.device):
+        with rng.scope(
+            self.task.seed, "server dropout", t, k, i, device=self.task.device
+        ):
             loss = self.task.loss(self.f_s.train()(H), y.long())
         *grads, dH = torch.autograd.grad(loss, [*W_s, H])
         if not torch.isfinite(dH).all():
@@ -113,17 +122,18 @@ class Server(Messages, ServerSide):
         return self.gradient(step).write(DOWN, t, k, {"dH": dH})
 
     def take_over(self, t: int, k: int, data: bytes) -> bytes:
-        """W_e as client k hands it over, if both networks together still work."""
-        local.load(self.W_e, self.weights.read(UP, t, k, data, samples=self.task.sizes[k]))
-        try:
-            finite.check(State(self.tensors), State({}))
-            finite.try_out(self.net, self.task)
-        except Diverged as error:
-            raise WireError(f"After the turn of client {k}: {error}") from None
+        """W_e as client k hands it over, if both networks are still finite."""
+        local.load(
+            self.W_e, self.weights.read(UP, t, k, data, samples=self.task.sizes[k])
+        )
+        if not all(w.isfinite().all() for w in self.tensors.values()):
+            raise WireError(
+                f"After the turn of client {k} the networks are not finite."
+            )
         return data
 
 
-class Client(Messages, ClientSide):
+class Client(Messages, AveragingClient):
     """Holds W_e ("edge/..."), optimiser and next step in the client's memory for its turn; a batch
     is computed again when its gradient comes, as another process may answer."""
 
@@ -132,12 +142,25 @@ class Client(Messages, ClientSide):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._epoch: tuple = (None, None)  # (round, client, epoch), its images and labels
+        self._epoch: tuple = (
+            None,
+            None,
+        )  # (round, client, epoch), its images and labels
 
     @torch.enable_grad()
-    def answer(self, t: int, client: int, question: str, data: bytes, memory: Tensors) -> bytes:
-        steps, params, W_e, i = self.steps(client), local.trainable(self.f_e), self.W_e, 0
-        ctx, optimizer = Context(self.task, t, client, net=self.f_e), self.method.optimizer
+    def answer(
+        self, t: int, client: int, question: str, data: bytes, memory: Tensors
+    ) -> bytes:
+        steps, params, W_e, i = (
+            self.steps(client),
+            local.trainable(self.f_e),
+            self.W_e,
+            0,
+        )
+        ctx, optimizer = (
+            Context(self.task, t, client, net=self.f_e),
+            self.method.optimizer,
+        )
         optimizer_state = optimizer.init(params, ctx)
         if question == HAND_OVER:
             local.load(W_e, self.weights.read(DOWN, t, client, data))
@@ -157,17 +180,23 @@ class Client(Messages, ClientSide):
         if i == len(steps):
             return self.weights.write(UP, t, client, W_e, self.task.sizes[client])
         keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(optimizer_state)
-        memory |= {name: x.clone() for name, x in keep.items()} | {"step": torch.tensor(i)}
+        memory |= {name: x.clone() for name, x in keep.items()} | {
+            "step": torch.tensor(i)
+        }
         H, y = self._forward(t, client, i, steps[i])
         return self.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
 
-    def _forward(self, t: int, k: int, i: int, step: Slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(
+        self, t: int, k: int, i: int, step: Slice
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """H and the labels of the batch of step ``i``."""
         epoch, first, end = step
         if self._epoch[0] != (t, k, epoch):
             ctx = Context(self.task, t, k)
             shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
-            for _ in range(epoch + 1):  # the draws of each epoch follow those of the one before
+            for _ in range(
+                epoch + 1
+            ):  # the draws of each epoch follow those of the one before
                 order = torch.randperm(self.task.sizes[k], generator=shuffle)
                 self._epoch = (t, k, epoch), self.task.epoch(k, order, augment)
         x, y = self._epoch[1]
@@ -177,15 +206,15 @@ class Client(Messages, ClientSide):
 
 @dataclass(frozen=True)
 class SplitLearning(Method):
-    """As a record: the extractor of ``model`` at the clients, ``network`` at the server."""
+    """The extractor of ``model`` at the clients, ``network`` at the server."""
 
     name: str = "split_learning"
     model: Edge = Edge("digits_edge")
     optimizer: Optimizer = SGD(0.1)
     network: Named = Named("digits_server")
 
-    sides = (Server, Client)
-    kinds: ClassVar[dict] = dict(Method.kinds) | {"network": Named}
+    server_class = Server
+    client_class = Client
 
 
 def split_learning(

@@ -9,9 +9,9 @@ their mean magnitude. What a client hears is steps, not a model: one that missed
 steps one after the other, or the whole model once that is shorter.
 """
 
-from ..parts import SGD, Feedback, KeptSteps, Lossy, Replay, Update, Uplink
-from ..round import Averaging
+from ..core import SGD, Averaging, Feedback, Lossy, Update, Uplink
 from ..wire import TopK
+from .replay import KeptSteps, Replay
 
 
 def stc(lr: float = 0.1, ratio: float = 1 / 32) -> Averaging:
@@ -31,5 +31,9 @@ def stc(lr: float = 0.1, ratio: float = 1 / 32) -> Averaging:
     """
     link = Uplink(Update(), Feedback(), Lossy(TopK(ratio, "sign")))
     return Averaging(
-        "stc", optimizer=SGD(lr), uplink=link, downlink=Replay(link), server=KeptSteps(link)
+        "stc",
+        optimizer=SGD(lr),
+        uplink=link,
+        downlink=Replay(link),
+        server=KeptSteps(link),
     )

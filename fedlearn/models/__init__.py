@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from . import heads, resnet
+from . import resnet
 from .cnn import Network, char_lstm, cifar_cnn, digits_cnn, mcmahan_cnn, mcmahan_lstm, mlp, rpn_cnn
-from .fcn import fcn32s, scene_fcn
 from .reparam import (
     digits_repghost,
     digits_repvgg,
@@ -20,8 +19,6 @@ from .reparam import (
     small_repghost,
     small_repvgg,
 )
-from .trunk import lite0_detector, lite0_fcn
-from .yolo import scene_detector, yolov3, yolox_s
 
 _PLAIN = digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, mlp
 _BRANCHED = repvgg_b1, repghost_05, digits_repvgg, digits_repghost, small_repvgg, small_repghost
@@ -31,10 +28,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     **resnet.NETWORKS,
     **{f.__name__: f for f in _BRANCHED},
 }
-# detectors have a ``head``, see ``heads``; segmenters give [batch, classes, height, width]
-DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector, yolox_s, yolov3)}
 SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length, classes]
-SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
 globals().update(resnet.NETWORKS)  # digits_resnet and the others

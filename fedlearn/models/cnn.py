@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 Shape = tuple[int, int, int]  # channels, height and width of one image
 EMBEDDING = 8  # numbers a token, as of McMahan et al. (2017) for Shakespeare
-SCENES = 16, 32, 64, 64, 64  # channels of the networks for digit scenes
 
 
 class Network(nn.Module):

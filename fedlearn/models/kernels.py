@@ -1,6 +1,6 @@
-"""Layers whose weights are computed or drawn, and not simply there; and of these convolutions of
-which only some kernels are learned and the others computed from them, as in Fed-KGF
-(``methods.fed_kgf``)."""
+"""Layers whose weights are computed or drawn, and not simply there; and of these
+convolutions of which only some kernels are learned and the others computed from them,
+as in Fed-KGF (``methods.fed_kgf``)."""
 
 import copy
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ COPIES = "generated", "trained", "frozen"
 
 
 class Drawing:
-    """A layer that draws at random while it trains, on the CPU: the same numbers for every device.
-    Stacked, it has a generator for each client; otherwise it uses torch's global one, which is
-    seeded by name (``rng.scope``)."""
+    """A layer that draws at random while it trains, on the CPU: the same numbers for
+    every device. Stacked, it has a generator for each client; otherwise it uses torch's
+    global one, which is seeded by name (``rng.scope``)."""
 
     generators: list = []
 
@@ -34,22 +34,25 @@ class Drawing:
 
 def computed(mixin: type, *kinds: type[nn.Module]) -> dict[type, type]:
     """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the
-    properties of ``mixin`` say. They count dimensions from the end, so that the stacked form
-    (``stacked``) computes the weights of all clients."""
+    properties of ``mixin`` say. They count dimensions from the end, so that the stacked
+    form (``stacked``) computes the weights of all clients."""
     name = mixin.__name__
     return {
-        kind: type(f"{name}{kind.__name__}", (mixin, kind), {"computed_by": (mixin, kind)})
+        kind: type(
+            f"{name}{kind.__name__}", (mixin, kind), {"computed_by": (mixin, kind)}
+        )
         for kind in kinds
     }
 
 
 class Generated(Drawing):
-    """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out, in, k, k]
-    is w, then the generated kernels, of which the i-th comes from base kernel i mod m; or ``rest``
-    in their place: a buffer of random kernels, or a parameter for local training alone, which is
-    in no state. Stacked, everything has a client axis in front."""
+    """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out,
+    in, k, k] is w, then the generated kernels, of which the i-th comes from base kernel
+    i mod m; or ``rest`` in their place: a buffer of random kernels, or a parameter for
+    local training alone, which is in no state. Stacked, everything has a client axis in
+    front."""
 
-    every_call = False  # alpha and beta are drawn each time the weight is asked for, by each client
+    every_call = False  # whether each use of the weight draws alpha and beta anew
     calls = 0  # in evaluation mode, since ``place`` was named
     rest: Tensor | None
 
@@ -63,7 +66,9 @@ class Generated(Drawing):
     def generated(self, alpha: Tensor | None, beta: Tensor) -> Tensor:
         w, count = self.base, beta.shape[-4]
         blocks = -(-count // w.shape[-4])
-        copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(-4, 0, count)
+        copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(
+            -4, 0, count
+        )
         generated = copies.abs() ** beta
         if self.alpha is not None:
             generated = generated + alpha
@@ -71,7 +76,9 @@ class Generated(Drawing):
             generated = copies.sign() * generated
         return generated
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, *how: Any) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, *how: Any
+    ) -> None:
         super()._save_to_state_dict(destination, prefix, *how)  # type: ignore[misc]
         destination.pop(f"{prefix}rest", None)
 
@@ -95,7 +102,10 @@ _CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
 
 def within(uniform: Any) -> list[Tensor]:
     """Numbers from 0 to 1, twice -> (alpha, beta) in ``ALPHA`` and ``BETA``."""
-    return [u * (high - low) + low for u, (low, high) in zip(uniform, (ALPHA, BETA), strict=True)]
+    return [
+        u * (high - low) + low
+        for u, (low, high) in zip(uniform, (ALPHA, BETA), strict=True)
+    ]
 
 
 def draw(shape: Sequence[int], seed: int, layer: str, round: int = 0) -> list[Tensor]:
@@ -114,17 +124,18 @@ def represent(
     every_call: bool = False,
     copies: str = "generated",
 ) -> nn.Module:
-    """A copy of any network in which each convolution with more than ``base_kernels`` output
-    channels learns only so many. ``sign``, ``alpha``: parts of Eq. (2) that may be left out;
-    ``detach`` cuts the gradient of the copies off; ``every_call``: see ``Generated``; ``copies``:
-    what is in place of the others, one of ``COPIES``."""
+    """A copy of any network in which each convolution with more than ``base_kernels``
+    output channels learns only so many. ``sign``, ``alpha``: parts of Eq. (2) that may
+    be left out; ``detach`` cuts the gradient of the copies off; ``every_call``: see
+    ``Generated``; ``copies``: what is in place of the others, one of ``COPIES``."""
     whole_number("base_kernels", base_kernels)
     net = copy.deepcopy(net)
     convolutions = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d]
     layers = [(n, m) for n, m in convolutions if m.out_channels > base_kernels]
     if not layers:
         raise ValueError(
-            f"No convolution has more than {base_kernels} kernels: choose fewer base_kernels."
+            f"No convolution has more than {base_kernels} kernels: choose fewer "
+            "base_kernels."
         )
     for name, layer in layers:
         weight = layer.weight.detach()
@@ -142,7 +153,9 @@ def represent(
         drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
         for key, t in zip(("alpha", "beta"), drawn, strict=True):
             kept = t.to(weight) if key == "beta" or alpha else None
-            layer.register_buffer(key, kept, persistent=False)  # no part of the state: never sent
+            layer.register_buffer(
+                key, kept, persistent=False
+            )  # no part of the state: never sent
     return net
 
 
@@ -151,7 +164,10 @@ def write_out(net: nn.Module) -> nn.Module:
     net = copy.deepcopy(net)
     for layer in net.modules():
         if type(layer) is _CONVOLUTION:
-            weight, bias = layer.eval().weight.detach().clone(), layer._parameters["bias"]
+            weight, bias = (
+                layer.eval().weight.detach().clone(),
+                layer._parameters["bias"],
+            )
             layer.__class__ = nn.Conv2d
             layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
             layer._buffers.clear()

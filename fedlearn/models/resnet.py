@@ -1,9 +1,9 @@
 """Residual networks for small images (He et al., 2016).
 
-FedGKT (Figure 1(b), Appendix B.3) cuts them in two: an edge network's extractor is its stem, and a
-server network takes what the stem gives. Those called ``small_`` have at most 15 million
-multiply-adds an image of 32 x 32, which two CPU cores can train, and 32 to 128 channels, which
-leaves room for the 16 base kernels of Fed-KGF.
+FedGKT (Figure 1(b), Appendix B.3) cuts them in two: an edge network's extractor is its
+stem, and a server network takes what the stem gives. Those called ``small_`` have at
+most 15 million multiply-adds an image of 32 x 32, which two CPU cores can train, and 32
+to 128 channels, which leaves room for the 16 base kernels of Fed-KGF.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,83 +38,118 @@ class BasicBlock(nn.Module):
 
 def bottleneck(inputs: int, outputs: int, stride: int = 1) -> Residual:
     """1x1 to a quarter of the channels, 3x3, 1x1 back, and the same shortcut."""
-    narrow = conv_bn(inputs, outputs // 4, 1), conv_bn(outputs // 4, outputs // 4, 3, stride)
-    body = nn.Sequential(*sum(narrow, []), *conv_bn(outputs // 4, outputs, 1)[:2])
+    inner = outputs // 4
+    body = nn.Sequential(
+        *conv_bn(inputs, inner, 1),
+        *conv_bn(inner, inner, 3, stride),
+        *conv_bn(inner, outputs, 1)[:2],
+    )
     return Residual(body, _shortcut(inputs, outputs, stride), nn.ReLU())
 
 
 class Row(NamedTuple):
     """A residual network."""
 
-    shape: Shape  # of an image, or of what the network's other part gives
+    shape: Shape  # of an image, or of the maps of the network's other part
     stem: Callable | None  # its layers, the first a convolution, for so many channels
     blocks: Sequence[tuple[int, int]]  # (channels, stride)
     block: Callable[..., nn.Module] = BasicBlock
-    extractor: int = -3  # so many layers; by default all but pooling and the linear layer
+    extractor: int = (
+        -3
+    )  # so many layers; by default all but pooling and the linear layer
 
 
-def _network(name: str, row: Row) -> Callable[..., Network]:
-    def build(in_shape: Shape = row.shape, classes: int = 10) -> Network:
-        width = in_shape[0]
-        layers = row.stem(width) if row.stem else []
-        width = layers[0].out_channels if layers else width
-        for outputs, stride in row.blocks:
-            layers.append(row.block(width, outputs, stride))
-            width = outputs
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)]
-        parts = layers[: row.extractor], layers[row.extractor :]
-        net = Network(*(nn.Sequential(*part) for part in parts))
-        for module in net.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        return net
-
-    build.__name__ = build.__qualname__ = name
-    build.__doc__ = f"The residual network ``ROWS[{name!r}]``, by default for {row.shape}."
-    return build
+def build(row: Row, in_shape: Shape, classes: int) -> Network:
+    """The network of a row for images of a shape."""
+    width = in_shape[0]
+    layers: list[nn.Module] = []
+    if row.stem:
+        layers += row.stem(width)
+        width = layers[0].out_channels
+    for outputs, stride in row.blocks:
+        layers.append(row.block(width, outputs, stride))
+        width = outputs
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)]
+    extractor = nn.Sequential(*layers[: row.extractor])
+    net = Network(extractor, nn.Sequential(*layers[row.extractor :]))
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net
 
 
-def _stages(blocks: int) -> list[tuple[int, int]]:
-    """Three stages of so many bottlenecks: (channels, stride) of each."""
-    stages = enumerate((64, 128, 256))
-    return [(width, 1 + (i == 0 < stage)) for stage, width in stages for i in range(blocks)]
+def _function(name: str, row: Row) -> Callable[..., Network]:
+    def network(in_shape: Shape = row.shape, classes: int = 10) -> Network:
+        return build(row, in_shape, classes)
+
+    network.__name__ = network.__qualname__ = name
+    network.__doc__ = (
+        f"The residual network ``ROWS[{name!r}]``, by default for {row.shape}."
+    )
+    return network
 
 
-DIGIT, IMAGE, MAPS = (1, 8, 8), (3, 32, 32), (16, 32, 32)
-TO_16, POOLED = partial(conv_bn, outputs=16), partial(pooled, outputs=16)
-EIGHTEEN = [(width, 1 + (i == 0 and width > 64)) for width in (64, 128, 256, 512) for i in (0, 1)]
-DIGITS = [(16, 1), (16, 1), (32, 2), (32, 1)]
+def stage(outputs: int, blocks: int, stride: int) -> list[tuple[int, int]]:
+    """So many blocks, of which the first has the stride: (channels, stride) of each."""
+    return [(outputs, stride), *[(outputs, 1)] * (blocks - 1)]
+
+
+def bottlenecks(blocks: int) -> list[tuple[int, int]]:
+    """Three stages of so many bottlenecks."""
+    return stage(64, blocks, 1) + stage(128, blocks, 2) + stage(256, blocks, 2)
+
+
+DIGIT = (1, 8, 8)
+IMAGE = (3, 32, 32)
+MAPS = (16, 32, 32)
+TO_16 = partial(conv_bn, outputs=16)
+POOLED = partial(pooled, outputs=16)
+EIGHTEEN = stage(64, 2, 1) + stage(128, 2, 2) + stage(256, 2, 2) + stage(512, 2, 2)
+DIGITS = stage(16, 2, 1) + stage(32, 2, 2)
 SMALL = [(32, 2), (64, 2), (128, 2)]
-# How many parameters they have with 10 classes stands behind each.
+# Behind each row: its parameters with 10 classes.
 ROWS = {
-    # a 3x3 stem and no first pooling, as used on CIFAR (Fed-KGF, section 4: its 98.3 % share of
-    # k x k kernels fits this stem and no other that was tried): 11,173,962
+    # a 3x3 stem and no first pooling, as used on CIFAR (Fed-KGF, section 4: its 98.3 %
+    # share of k x k kernels fits this stem and no other that was tried): 11,173,962
     "resnet18": Row(IMAGE, partial(conv_bn, outputs=64), EIGHTEEN),
-    # nine 3x3 convolutions behind a pooled stem, and a linear layer, so ten modules in the sense of
-    # Fed-KGF: 42,938
+    # nine 3x3 convolutions behind a pooled stem, and a linear layer, so ten modules in
+    # the sense of Fed-KGF: 42,938
     "digits_resnet": Row(DIGIT, POOLED, DIGITS),
-    # the same with 6 and 13 channels, nearly as many as it learns with four kernels of Fed-KGF:
-    # 7,023
-    "digits_narrow": Row(DIGIT, partial(pooled, outputs=6), [(6, 1), (6, 1), (13, 2), (13, 1)]),
-    "resnet56": Row(IMAGE, TO_16, _stages(6), bottleneck),  # 591,322
-    "resnet110": Row(IMAGE, TO_16, _stages(12), bottleneck),  # 1,147,738
-    # FedGKT's edge networks: 10,586, of which 464 are in the extractor (Table 7 of the paper shows
-    # other blocks and a pooling layer, which do not fit its text or its numbers); 9,978; 5,306
-    "resnet8": Row(IMAGE, TO_16, [(64, 1)] * 2, bottleneck, 3),
-    "resnet6": Row(IMAGE, TO_16, [(16, 1)] * 2, extractor=3),
-    "resnet4": Row(IMAGE, TO_16, [(16, 1)], extractor=3),
-    "digits_edge": Row(DIGIT, POOLED, [(32, 1)], bottleneck, 4),  # 2,138
+    # the same with 6 and 13 channels, nearly as many parameters as it learns with four
+    # kernels of Fed-KGF: 7,023
+    "digits_narrow": Row(
+        DIGIT,
+        partial(pooled, outputs=6),
+        stage(6, 2, 1) + stage(13, 2, 2),
+    ),
+    "resnet56": Row(IMAGE, TO_16, bottlenecks(6), bottleneck),  # 591,322
+    "resnet110": Row(IMAGE, TO_16, bottlenecks(12), bottleneck),  # 1,147,738
+    # FedGKT's edge networks: 10,586, of which 464 are in the extractor (Table 7 of the
+    # paper shows other blocks and a pooling layer, which do not fit its text or its
+    # numbers); 9,978; 5,306
+    "resnet8": Row(IMAGE, TO_16, stage(64, 2, 1), bottleneck, 3),
+    "resnet6": Row(IMAGE, TO_16, stage(16, 2, 1), extractor=3),
+    "resnet4": Row(IMAGE, TO_16, stage(16, 1, 1), extractor=3),
+    "digits_edge": Row(DIGIT, POOLED, stage(32, 1, 1), bottleneck, 4),  # 2,138
     # its server networks, which have no stem: 590,858; 1,147,274; 42,762
-    "resnet55": Row(MAPS, None, _stages(6), bottleneck),
-    "resnet109": Row(MAPS, None, _stages(12), bottleneck),
+    "resnet55": Row(MAPS, None, bottlenecks(6), bottleneck),
+    "resnet109": Row(MAPS, None, bottlenecks(12), bottleneck),
     "digits_server": Row((16, 4, 4), None, DIGITS),
     # eight modules in the sense of Fed-KGF: 308,650
-    "small_resnet": Row(IMAGE, partial(conv_bn, outputs=32, stride=2), [(32, 1), *SMALL[1:]]),
-    # nearly as many as it learns with 16 kernels of Fed-KGF: 51,789
-    "small_narrow": Row(IMAGE, partial(conv_bn, outputs=13, stride=2), [(13, 1), (26, 2), (52, 2)]),
+    "small_resnet": Row(
+        IMAGE,
+        partial(conv_bn, outputs=32, stride=2),
+        [(32, 1), (64, 2), (128, 2)],
+    ),
+    # nearly as many parameters as it learns with 16 kernels of Fed-KGF: 51,789
+    "small_narrow": Row(
+        IMAGE,
+        partial(conv_bn, outputs=13, stride=2),
+        [(13, 1), (26, 2), (52, 2)],
+    ),
     "small_server": Row(MAPS, None, SMALL),  # 303,690
-    # the two in one, what a client would have to train without FedGKT: 304,154
+    # both in one, what a client would have to train without FedGKT: 304,154
     "small_whole": Row(IMAGE, TO_16, SMALL),
 }
-NETWORKS = {name: _network(name, row) for name, row in ROWS.items()}
+NETWORKS = {name: _function(name, row) for name, row in ROWS.items()}
 globals().update(NETWORKS)  # each is found by its name, by pickle too

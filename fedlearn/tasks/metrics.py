@@ -69,13 +69,6 @@ def per_class(seen: Seen) -> list[float]:
     return (seen.confusion.diag() / seen.confusion.sum(1)).tolist()
 
 
-def per_class_iou(seen: Seen) -> list[float]:
-    """Of the test samples that are of a class or are taken for it, the share that is both; of
-    pixels the intersection over union whose mean is mIoU."""
-    both = seen.confusion.diag()
-    return (both / (seen.confusion.sum(0) + seen.confusion.sum(1) - both)).tolist()
-
-
 def per_client(seen: Seen) -> list[float]:
     """For each client the accuracy on its own test samples; None for a client that has none."""
     if seen.owners is None:
@@ -134,7 +127,7 @@ def _lowest(values: list[float]) -> float:
 
 OWNED = per_client, client_spread, worst_client, personal  # of test samples that have owners
 MIXED = per_class_mix, worst_class_mix  # in their place where they have none
-METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, per_class_iou, *OWNED, *MIXED)}
+METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, *OWNED, *MIXED)}
 
 
 def find_metrics(metrics: Any, known: Mapping[str, Metric] = METRICS) -> dict[str, Metric]:

@@ -4,7 +4,18 @@ family: floats (``coders``), few bits an entry (``quantised``, ``rotated``), few
 
 from .base import Coder, Masks, SharedRandomness, Sparse, Stochastic, Votes
 from .coders import Dense, Pooled, Whole
-from .message import DOWN, UP, FixedMessage, Message, Schema, assemble, pack, take_apart, unpack
+from .message import (
+    DOWN,
+    UP,
+    FixedMessage,
+    Message,
+    Schema,
+    assemble,
+    pack,
+    same_body,
+    take_apart,
+    unpack,
+)
 from .quantised import QSGD, Mask, Natural, Signs, TernGrad, Uniform, Zipped
 from .rotated import EDEN
 from .smartidx import SmartIdx

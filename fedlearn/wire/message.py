@@ -56,14 +56,13 @@ class Schema:
 
 @dataclass(frozen=True)
 class Message:
-    """One message taken apart: coded bytes by name, n_k, the body's checksum."""
+    """One message taken apart: coded bytes by name, n_k."""
 
     kind: int
     round: int
     client: int
     samples: int = 0
     sections: dict[str, Any] = field(default_factory=dict)
-    crc: int = 0
 
 
 def pack(message: Message, schema: Schema, body: tuple[list, int] | None = None) -> bytes:
@@ -89,11 +88,14 @@ def assemble(sections: Mapping[str, Any], schema: Schema) -> tuple[list, int]:
     return parts, crc
 
 
-def unpack(
-    data: bytes, schema: Schema, *, kind: int, round: int, client: int, body_crc: int | None = None
-) -> Message:
-    """bytes -> ``Message`` with views of ``data``; ``WireError`` for anything but the message
-    expected. A body whose ``body_crc`` is known is neither summed nor taken apart again."""
+def same_body(one: bytes, other: bytes) -> bool:
+    """Whether two messages differ in header and checksum at most."""
+    body = memoryview(other)[_HEADER.size : -_CRC.size]
+    return len(one) == len(other) and one.startswith(body, _HEADER.size)
+
+
+def unpack(data: bytes, schema: Schema, *, kind: int, round: int, client: int) -> Message:
+    """bytes -> ``Message`` with views of ``data``; ``WireError`` for any other message."""
     if len(data) > schema.limit:
         raise WireError(f"A message of {len(data)} bytes is longer than {schema.limit}.")
     if len(data) < _HEADER.size + _CRC.size:
@@ -104,8 +106,7 @@ def unpack(
     if version != VERSION:
         raise WireError(f"The message has version {version}, this side reads version {VERSION}.")
     body = memoryview(data)[_HEADER.size : -_CRC.size]
-    checksum = zlib.crc32(body) if body_crc is None else body_crc
-    whole = zlib.crc32(data[: _HEADER.size], checksum)
+    whole = zlib.crc32(data[: _HEADER.size], zlib.crc32(body))
     if whole != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise WireError("The checksum does not fit: the message was altered or cut.")
     if got[1] != schema.digest:
@@ -115,8 +116,7 @@ def unpack(
             f"Expected kind {kind} of round {round}, client {client}; got kind {got[0]} of round "
             f"{got[2]}, client {got[3]}."
         )
-    sections = take_apart(body, schema) if body_crc is None else {}
-    return Message(kind, round, client, samples, sections, checksum)
+    return Message(kind, round, client, samples, take_apart(body, schema))
 
 
 def take_apart(body: memoryview, schema: Schema) -> dict[str, memoryview]:

@@ -2,6 +2,6 @@
 the data on this machine; without one the client of the node's ``partition-id`` has its share of the
 data set that the run config names."""
 
-from fedlearn.flower import client_app
+from fedlearn.engines.flower import client_app
 
 app = client_app()

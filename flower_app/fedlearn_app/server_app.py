@@ -1,5 +1,5 @@
 """The server's part: the rounds of the method that the run config names."""
 
-from fedlearn.flower import server_app
+from fedlearn.engines.flower import server_app
 
 app = server_app()

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import stacked
+from fedlearn.core.federation import one_round
 from fedlearn.data import sources
-from fedlearn.round import one_round
+from fedlearn.engines import stacked
 
 BATCH, LR = 32, 0.1
 DIGITS = "digits_cnn", (1, 8, 8)

@@ -27,7 +27,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fedlearn as fl
-from fedlearn import local, recipes, reproduce
+from fedlearn import recipes, reproduce
+from fedlearn.core import local
 from fedlearn.files import to_json, write_text
 from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean

@@ -65,9 +65,9 @@ def equal():
 def main():
     made = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
     task, method, seconds, runs = fl.tasks.classification("digits", 2), fl.methods.fedavg(), {}, {}
-    for engine in ("sequential", "stacked", "flower-sim"):
+    for engine in ("sequential", "stacked", "flower"):
         history = fl.run(method, task, 6, threads=1, engine=engine, progress=False)
-        seconds[engine.replace("flower-sim", "simulation")] = history.seconds.tolist()
+        seconds[engine.replace("flower", "simulation")] = history.seconds.tolist()
     with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder), 2) as d:
         for name in ("fedavg", "rpn"):
             for rounds in (SHORT, LONG):

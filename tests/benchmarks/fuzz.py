@@ -22,9 +22,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import fedlearn as fl
-from fedlearn.local import OneByOne
-from fedlearn.method import EVALUATE
-from fedlearn.round import one_round
+from fedlearn.core import EVALUATE, OneByOne
+from fedlearn.core.federation import one_round
 
 HEAD = 26  # bytes of the envelope before the body; four of a checksum are behind it
 KILLED = ("fedavg", "rpn", "fed_kgf", "dgc", "fed_gkt")

@@ -22,8 +22,8 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import methods, models, wire
-from fedlearn.data.arrays import from_boxes, from_masks
 from fedlearn.files import to_json, write_text
+from fedlearn.seeing import from_boxes, from_masks
 
 RATE = 1e-5  # small, so that no method meets numbers that are not finite
 WHOLE = "fedavg", "rpn"  # that send every tensor, as float32
@@ -102,13 +102,13 @@ def task_of(network, classes, clients):
     """Noise, two pictures a client and one to test."""
     count, g = 2 * clients, fl.rng.generator(0, "payloads")
     x = torch.randint(0, 256, (count + 1, 3, 64, 64), dtype=torch.uint8, generator=g).numpy()
-    if network in models.SEGMENTERS:
+    if network in fl.seeing.SEGMENTERS:
         masks = torch.randint(0, classes, (count + 1, 64, 64), generator=g).numpy()
         source = from_masks(x[:-1], masks[:-1], classes, (x[-1:], masks[-1:]), name="noise")
-        return fl.tasks.segmentation(source, clients, network=network, device="cpu")
+        return fl.seeing.segmentation(source, clients, network=network, device="cpu")
     boxes = [[[8, 8, 40, 48, i % classes]] for i in range(count + 1)]
     source = from_boxes(x[:-1], boxes[:-1], classes, (x[-1:], boxes[-1:]), name="noise")
-    return fl.tasks.detection(source, clients, network=network, device="cpu")
+    return fl.seeing.detection(source, clients, network=network, device="cpu")
 
 
 def measured(label, network, classes, clients, method, claim):

@@ -37,9 +37,9 @@ import torch
 import torch.nn.functional as F
 
 import fedlearn as fl
-from fedlearn import local
+from fedlearn.core import local
+from fedlearn.core.local import good_threads
 from fedlearn.files import to_json, write_text
-from fedlearn.round import good_threads
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import BATCH, DIGITS, LR, federation, peak_memory, plain, plain_cnn, random_task, wait  # noqa: E402

@@ -210,7 +210,7 @@ def test_each_student_is_marked_with_numbers_of_their_own(program, tmp_path):
 
 
 def test_nbgrader_interrupts_a_cell_and_puts_a_check_back(tmp_path, monkeypatch):
-    quick = classroom.NBGRADER.replace("timeout = 60", "timeout = 5")
+    quick = classroom.NBGRADER.replace("timeout = 60", "timeout = 30")
     monkeypatch.setattr(classroom, "NBGRADER", quick)
     course = Nbgrader(tmp_path)
     notebook = course.answered("ann", ["while True:\n    pass", RIGHT[1]])

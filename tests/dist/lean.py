@@ -42,7 +42,7 @@ LACKS = {
         lambda: main(["run", "fedavg", "--dataset", "cifar10"]),
     ],
     "seeing": [
-        lambda: fl.tasks.detection("digits"),
+        lambda: fl.seeing.detection("digits"),
         lambda: main(["run", "fedavg", "--task", "segmentation"]),
         lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
     ],

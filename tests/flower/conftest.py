@@ -12,7 +12,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ["RAY_worker_niceness"] = "0"  # Ray's 15 starves them where anything else is running
 
 import fedlearn as fl  # noqa: E402
-from fedlearn import flower  # noqa: E402
+from fedlearn.engines import flower  # noqa: E402
 
 flower.require()
 flower.LIMIT, flower.STARTS = 1800, 20  # for Ray to start where anything else may be running

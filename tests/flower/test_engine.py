@@ -5,8 +5,9 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 import fedlearn as fl
-from fedlearn import flower, local
 from fedlearn.book import liars
+from fedlearn.core import local
+from fedlearn.engines import flower
 
 from .conftest import Grid, small
 

@@ -8,7 +8,8 @@ import ray
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli, flower
+from fedlearn import cli
+from fedlearn.engines import flower
 from fedlearn.experiment import Experiment
 
 from .conftest import small
@@ -32,7 +33,7 @@ def test_history_is_that_of_one_process(name, simulation, record):
     remote = fl.run(name, task, 2, threads=1, engine=simulation)
     record(name, local, remote)
     assert remote == local
-    assert remote.meta["engine"] == {"name": "flower-sim", "flower": flower.require()}
+    assert remote.meta["engine"] == {"name": "flower", "flower": flower.require()}
 
 
 @pytest.mark.slow
@@ -79,6 +80,6 @@ def test_command_line_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     common = f"{common} --checkpoint c --no-progress --rounds".split()
     task, options = small(), {"participation": 0.5, "threads": 1}
     fl.run("stc", task, 2, checkpoint="c", **options)
-    assert not cli.main([*common, "4", "--engine", "flower-sim", "--cpus-per-client", "1"])
+    assert not cli.main([*common, "4", "--engine", "flower", "--cpus-per-client", "1"])
     assert fl.History.from_json(tmp_path / "h") == fl.run("stc", task, 4, **options)
     assert not ray.is_initialized()

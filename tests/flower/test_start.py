@@ -8,7 +8,8 @@ import pytest
 import ray
 
 import fedlearn as fl
-from fedlearn import cli, flower
+from fedlearn import cli
+from fedlearn.engines import flower
 
 SENTENCE = "Ray, which carries Flower's simulation, did not start"
 
@@ -16,7 +17,7 @@ SENTENCE = "Ray, which carries Flower's simulation, did not start"
 def test_ray_that_cannot_start_is_one_sentence(monkeypatch, capsys, tmp_path):
     init = Mock(side_effect=Exception("The current node timed out during startup. This could ..."))
     monkeypatch.setattr(ray, "init", init)
-    small_run = "run fedavg --clients 2 --train 60 --test 60 --rounds 1 --engine flower-sim --out"
+    small_run = "run fedavg --clients 2 --train 60 --test 60 --rounds 1 --engine flower --out"
     assert cli.main([*small_run.split(), str(tmp_path / "h.json")]) == 2
     error = capsys.readouterr().err
     assert f"fedlearn: {SENTENCE}: The current node timed out during startup; all" in error

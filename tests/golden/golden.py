@@ -101,7 +101,7 @@ def history(method: str, case: str, engine: Any) -> dict[str, Any]:
     """The columns of a run and its final state, or the type of the error that refuses it."""
     task_options, run_options = CASES[case]
     options = dict(task_options)
-    make_task = getattr(fl.tasks, options.pop("task"))
+    make_task = (fl.tasks.TASKS | fl.seeing.TASKS)[options.pop("task")]
     task = make_task("digits", seed=0, device="cpu", **options)
     try:
         run = fl.run(

@@ -16,7 +16,7 @@ if "FEDLEARN_TEST_DEVICE" not in os.environ and not torch.cuda.is_available():
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
 
 METHODS = sorted(fl.methods.METHODS)
-STACKING = [name for name in METHODS if fl.methods.get(name).sides[1].stacks]
+STACKING = [name for name in METHODS if fl.methods.get(name).client_class.stacks]
 CODERS = fl.wire.Dense(16), fl.wire.TopK(1 / 8), fl.wire.Signs(), fl.wire.Pooled()
 
 

@@ -1,7 +1,5 @@
 """Your own arrays, folders, files, boxes and masks; clients that are given; the page about them."""
 
-import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fedlearn as fl
-from fedlearn import DataError, cli
+from fedlearn import DataError
 from fedlearn.data import partition as P
-from fedlearn.data.arrays import NOTHING, VOID, from_boxes, from_masks
 
 PAGE = Path(__file__).resolve().parents[2] / "book" / "own_data.md"
 X = np.random.default_rng(0).integers(0, 256, (60, 6, 8, 3), np.uint8)  # channel last
@@ -163,55 +160,3 @@ def test_lists_are_a_partition_or_are_refused(data):
         assert not fine and "\n" not in str(error)
     else:
         assert fine and [i.tolist() for i in split.indices] == [sorted(i) for i in lists]
-
-
-PLAIN = np.zeros((3, 8, 10), np.uint8)
-BOXES = [[1, 2, 5, 6, 0, 0], [0, 0, 10, 8, 1, 1]]
-MASK = np.ones((8, 10), int)
-
-
-def test_boxes_are_padded_and_the_largest_class_is_the_main_one():
-    source = from_boxes(PLAIN, [BOXES, [], BOXES[:1]], 2, (PLAIN[:1], [BOXES]), empty=True)
-    assert source.train_y.shape == (3, 2, 6) and source.train_y[0, 1].tolist() == BOXES[1]
-    assert (source.train_y[1, :, 4] == NOTHING).all() and source.train_y[2, 1, 4] == NOTHING
-    assert source.labels.tolist() == [1, 2, 0] and source.counts.tolist() == [2, 0, 1]
-    both = [[0, 0, 2, 6, 0], [1, 1, 4, 6, 1]]  # 12 pixels and 15
-    source = from_boxes(np.float32(X[:4] / 9), [both] * 4, 2, 0.5)
-    assert source.labels.tolist() == [1, 1]
-    masks = [MASK, MASK * 0 + VOID, MASK * 2]
-    source = from_masks(PLAIN, masks, 3, (PLAIN[:1], [MASK]), empty=True)
-    assert source.labels.tolist() == [0, 3, 1] and source.counts.tolist() == [1, 0, 1]
-    with pytest.raises(DataError, match="3 images"):
-        from_boxes(PLAIN, [BOXES, BOXES], 2)
-
-
-@pytest.mark.parametrize(
-    "bad, says",
-    [
-        ([], "no object"),
-        ([[1, 2, 1, 6, 0]], "1.0, 2.0, 1.0, 6.0, 0.0, 0.0.*inside 10 x 8 pixels"),
-        ([[1, 2, 5, 6, 2]], "class from 0 to 1"),
-        (MASK.T, r"\[10, 8\]"),
-        (MASK * 2, "2 to 2: .* to 1, or 255"),
-    ],
-)
-def test_pictures_that_cannot_be_learned_from(bad, says):
-    make, good = (from_boxes, BOXES[:1]) if isinstance(bad, list) else (from_masks, MASK)
-    with pytest.raises(DataError, match=rf"^Image 2 \(c.png\) has .*{says}"):
-        make(PLAIN, [good, good, bad], 2, 0.4, files=["a.png", "b.png", "c.png"])
-
-
-@pytest.mark.slow
-def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
-    page = PAGE.read_text(encoding="utf-8")
-    python, bash = (re.findall(rf"```{k}\n(.*?)```", page, re.DOTALL) for k in ("python", "bash"))
-    monkeypatch.chdir(tmp_path)
-    pictures(Path("photos"), each=12)
-    names = {}
-    for code in python:
-        if "flwr_datasets" not in code or find_spec("flwr_datasets"):
-            exec(compile(code, "own_data.md", "exec"), names)
-    lines = [line.split("#")[0].split() for block in bash for line in block.splitlines()]
-    commands = [line[1:] for line in lines if line and line[0] == "fedlearn"]
-    for command in commands:
-        assert not cli.main([*command, "--rounds", "1"])

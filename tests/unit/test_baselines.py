@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedlearn as fl
+from fedlearn.core.federation import one_round
 from fedlearn.parts import Arrival, Context
-from fedlearn.round import one_round
 from fedlearn.wire import Schema
 
 Normalised = import_module("fedlearn.methods.fednova").Normalised

@@ -145,13 +145,13 @@ def test_a_steered_box_is_that_of_the_package():
     steps = {t["as"]: t["calculate"] for t in words["transform"] if t["as"] != "t"}
     for name, expression in steps.items():
         its[f"of_{name}"] = computed(expression, min=min, **its)
-    grid, side = torch.tensor([[3, 5]]), torch.tensor([8.0, 8.0])
-    numbers = torch.tensor([[its[n] for n in ("ox", "oy", "ow", "oh")]])
-    box = fl.models.heads.boxes_of(numbers, grid, side, side)
+    head, m = fl.seeing.heads.Centre(), torch.zeros(1, 15, 8, 8)
+    m[0, :4, 5, 3] = torch.tensor([its[n] for n in ("ox", "oy", "ow", "oh")])
+    box = head.decode(m, (64, 64))[0][:, 8 * 5 + 3]
     torch.testing.assert_close(
         box, torch.tensor([[its[f"of_{n}"] for n in ("x1", "y1", "x2", "y2")]])
     )
-    true = fl.tasks.detection("digits", 2, train=2).test[1][seeing.STEERED, :1, :4]
+    true = fl.seeing.detection("digits", 2, train=2).test[1][seeing.STEERED, :1, :4]
     assert its["of_both"] / its["of_union"] == pytest.approx(float(box_iou(box, true)), abs=1e-6)
 
 

@@ -11,6 +11,7 @@ import pytest
 import fedlearn as fl
 from fedlearn import cli, runs
 from fedlearn.cli import main
+from fedlearn.core import federation
 from fedlearn.experiment import Experiment
 
 SMALL = "--clients 3 --rounds 2 --train 120 --test 50".split()
@@ -99,7 +100,7 @@ def test_json_on_standard_output(capsys):
 
 def test_a_stopped_run_goes_on_and_is_in_nobodys_way(tmp_path, monkeypatch, capsys):
     """Only rounds, threads and device may be others when it goes on."""
-    real, began = fl.round.one_round, []
+    real, began = federation.one_round, []
 
     def one_round(server, engine, t, *rest, **how):
         began.append(t)
@@ -107,7 +108,7 @@ def test_a_stopped_run_goes_on_and_is_in_nobodys_way(tmp_path, monkeypatch, caps
             raise KeyboardInterrupt
         return real(server, engine, t, *rest, **how)
 
-    monkeypatch.setattr("fedlearn.round.one_round", one_round)
+    monkeypatch.setattr("fedlearn.core.federation.one_round", one_round)
     monkeypatch.chdir(tmp_path)
     few = "--clients 2 --train 8 --test 4 --no-progress".split()
     assert main(["compare", "rpn", "fedavg", *few, "--rounds", "2", "--option", "share=0.5"]) == 130
@@ -130,6 +131,6 @@ def test_nothing_is_lost_when_the_result_cannot_be_written(tmp_path, monkeypatch
     words = ["run", "fedavg", *SMALL, "--out", "/dev/full"]
     assert main(words) == 2 and "/dev/full cannot be written" in capsys.readouterr().err
     (kept,) = tmp_path.iterdir()  # not in the folder of the devices
-    monkeypatch.setattr("fedlearn.local.train", lambda *a: pytest.fail("it trained again"))
+    monkeypatch.setattr("fedlearn.core.local.train", lambda *a: pytest.fail("it trained again"))
     assert not main([*words[:-1], "there.json", "--checkpoint", kept.name])
     assert Path("there.json").exists() and not kept.exists()

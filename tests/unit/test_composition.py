@@ -8,10 +8,10 @@ import warnings
 import pytest
 
 import fedlearn as fl
+from fedlearn.core.method import KINDS
 
 ROUNDS = 6
 SHARE = 0.7  # of FedAvg's accuracy after so many rounds, at least
-KINDS = list(fl.Averaging.kinds)
 METHODS = {name: make() for name, make in fl.methods.METHODS.items()}
 METHODS = {
     name: method for name, method in METHODS.items() if type(method) is fl.Averaging

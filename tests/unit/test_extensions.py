@@ -1,12 +1,10 @@
 """Methods and networks that are not in the package."""
 
-import importlib.metadata
 import json
 
 import pytest
 
-import fedlearn as fl
-from fedlearn import cli, methods
+from fedlearn import cli
 
 MINE = """
 import fedlearn as fl
@@ -40,10 +38,3 @@ def test_a_method_and_a_network_by_file_and_by_module(here, name, capsys):
     assert ours["method"] == "halved" and ours["meta"]["task"]["network"] == network
     assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in same["rows"]]
     assert not list(here.glob("*.checkpoint")) + list((here / "own").glob("*.checkpoint"))
-
-
-def test_an_installed_package_lists_its_methods(here, monkeypatch):
-    point = importlib.metadata.EntryPoint("halved", "own.mine:halved", "fedlearn.methods")
-    known = {("fedlearn.methods", "halved"): [point]}
-    monkeypatch.setattr(fl.extensions, "entry_points", lambda group, name: known[group, name])
-    assert methods.get("halved").name == "halved"

@@ -11,10 +11,10 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import models
+from fedlearn.core import Exchange
 from fedlearn.errors import Diverged
 from fedlearn.methods.base import network_message
 from fedlearn.parts import Batch, Context
-from fedlearn.round import Exchange
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 gkt = import_module("fedlearn.methods.fed_gkt")  # fl.methods.fed_gkt is the function
@@ -147,7 +147,7 @@ def test_two_rounds_written_out(task):
 def upload(task, change=None, **options):
     """The server, and the upload of client 1 in round 1 with its sections changed."""
     server, clients = parties(task, **options)
-    schema = server.up(1).schema
+    schema = server.upload_of(1).schema
     data = clients.answer(1, 1, server.question(1).write(DOWN, 1, 1, {}))
     taken = unpack(data, schema, kind=UP, round=1, client=1)
     sections = {name: bytes(data) for name, data in taken.sections.items()}

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn.core import local
 from fedlearn.models import parameter_count, state_of
 from fedlearn.parts import Context
 from fedlearn.wire import UP, Message, pack
@@ -131,7 +132,7 @@ def test_assembly_of_identical_clients_is_the_identity(task):
 
     new = server.aggregate(1, state, [receive(k, sections) for k, sections in data.items()])
     torch.testing.assert_close(new.weights, trained)
-    with pytest.raises(fl.WireError, match="Client 1 .*did not send"):
+    with pytest.raises(fl.WireError, match="Client 1"):
         receive(1, data[3])
 
 
@@ -155,8 +156,9 @@ def test_random_kernels_are_the_networks_own_and_stay():
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_trained_copies_begin_as_equation_2_says_and_are_discarded(task, engine):
+def test_trained_copies_begin_as_equation_2_says_and_are_discarded(smooth, engine):
     """Two rounds by hand: what each client made of its copies is gone in the second."""
+    task = fl.tasks.classification("digits", 4, train=80, test=40, network=smooth)
     method = fl.methods.fed_kgf(0.3, base_kernels=8, groups=1, copies="trained")
     history = fl.run(method, task, 2, engine=engine, progress=False)
     net, its = fl.initial_network(method, task), fl.Settings()
@@ -166,7 +168,7 @@ def test_trained_copies_begin_as_equation_2_says_and_are_discarded(task, engine)
         for k in range(4):
             net.load_state_dict(state, strict=False)
             plain = kgf.write_out(net).train()  # every kernel is a parameter
-            fl.local.train(plain, fl.methods.fedavg(0.3), client.context(t, k, None, {}), its)
+            local.train(plain, fl.methods.fedavg(0.3), client.context(t, k, None, {}), its)
             trained = {n: t.clone() for n, t in state_of(plain).items()}
             models.append([trained.get(n, trained.get(f"{n[:-4]}weight")) for n in state])
         for (name, w), its_of_all in zip(state.items(), zip(*models, strict=True), strict=True):

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn import local, models
+from fedlearn import models
+from fedlearn.core import local
 from fedlearn.models import reparam, state_of
 from fedlearn.parts import Adam, Context
 

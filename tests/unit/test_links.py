@@ -19,9 +19,8 @@ from fedlearn.parts import (
     Replay,
     Residual,
     Update,
-    WarmStart,
 )
-from fedlearn.wire import Dense, LowRank, Schema, SharedRandomness, Signs, TopK
+from fedlearn.wire import Dense, Schema, SharedRandomness, Signs, TopK
 
 FEDAVG = fl.methods.fedavg()
 SCHEMA = Schema({"w": (2, 3), "b": (3,), "mean": (3,)}, frozenset({"mean"}))
@@ -38,25 +37,21 @@ def noise(*shape, seed=0):
 
 
 UNFIT = {
-    "few entries of the model": (lambda: fl.Downlink(Lossy(TopK(0.1))), "takes changes.*Replay"),
-    "of a residual": (lambda: fl.Downlink(Residual(), Lossy(wire.RandomK())), "takes changes"),
+    "few entries of the model": (lambda: fl.Downlink(Lossy(TopK(0.1))), "Replay"),
+    "of a residual": (lambda: fl.Downlink(Residual(), Lossy(wire.RandomK())), "Replay"),
     "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), "Clip.* takes Update"),
-    "feedback of weights": (lambda: fl.Uplink(Feedback(), Update()), "takes Update or Weights"),
+    "feedback of weights": (lambda: fl.Uplink(Feedback(), Update()), "Feedback.* takes"),
     "mask of an update": (lambda: fl.Uplink(Update(), Code(wire.Mask())), "takes Masks"),
-    "no step": (lambda: fl.Uplink(Update(), "signs"), "steps, .* not 'signs'"),
-    "weights": (lambda: fl.Uplink(Code(Dense(16))), r"must begin .*: Update\(\)"),
-    "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "state, not Votes"),
-    "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "goes before"),
-    "step that is no coder": (lambda: Code(Update()), "coder"),
-    "steps that are votes": (lambda: KeptSteps(fl.Uplink(Update(), Code(Signs(False)))), "updates"),
+    "no step": (lambda: fl.Uplink(Update(), "signs"), "'signs'"),
+    "weights": (lambda: fl.Uplink(Code(Dense(16))), "must begin"),
+    "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "Votes"),
+    "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "last"),
+    "steps that are votes": (
+        lambda: FEDAVG.but(server=KeptSteps(fl.Uplink(Update(), Code(Signs(False))))),
+        "updates",
+    ),
     "no norm": (lambda: Clip(0), "norm"),
     "no momentum": (lambda: Momentum(1), "[Mm]omentum"),
-    "no rank": (lambda: WarmStart(0), "rank"),
-    "another rank": (lambda: fl.Uplink(Update(), WarmStart(4), Lossy(LowRank(2))), "just before"),
-    "added to what is left out": (
-        lambda: fl.Uplink(Modules(), *fl.methods.scaffold().uplink.steps),
-        "Modules.* leaves out tensors that Changes",
-    ),
 }
 
 
@@ -136,11 +131,11 @@ def test_a_subclass_that_replaces_one_function_of_a_coder_is_obeyed(task):
 
 def test_a_message_has_just_the_tensors_of_the_schema(task):
     ctx, up, down = context(task, {}), fl.Uplink(), fl.Downlink(Residual())
-    with pytest.raises(ValueError, match="schema: more"):
+    with pytest.raises(ValueError, match="schema.* more"):
         fl.Downlink().encode(ZERO | {"more": torch.zeros(1)}, ctx)
     sections = up.encode(ZERO, ctx)
     del sections["b"]
-    with pytest.raises(fl.WireError, match="Client 0 .*did not send"):
+    with pytest.raises(fl.WireError, match="Client 0"):
         up.decode(sections, ctx)
     with pytest.raises(fl.WireError, match="whole model"):
         down.undo(down.read(sections, ctx), ctx)
@@ -178,44 +173,26 @@ def test_momentum_masks_only_what_was_sent_and_batch_statistics_have_none(task):
     assert second["mean"].tolist() == [1, 1, 1] and "u/mean" not in memory
 
 
-def test_a_warm_start_comes_to_the_best_matrix_of_its_rank(task):
-    schema, x, memory = Schema({"w": (24, 60)}), noise(24, 60), {}
-    link = fl.Uplink(Update(), WarmStart(2), Lossy(LowRank(2)))
-    s = torch.linalg.svdvals(x.double()).square()
-    least, errors = float(s[2:].sum() / s.sum()), []
-    for t in range(1, 60):
-        ctx = context(task, memory, schema, t)
-        arrived = link.decode(link.encode({"w": x}, ctx), ctx)["w"]
-        errors.append(float((arrived - x).double().square().sum() / s.sum()))
-    assert abs(errors[-1] - least) < 1e-3 < errors[0] - least
-    assert list(memory) == ["Q/w"] and memory["Q/w"].shape == (60, 2)
-
-
-def test_what_diverges_does_not_stay_in_a_memory(task):
-    memory, link = {}, fl.Uplink(Update(), WarmStart(1), Lossy(LowRank(1)))
-    with pytest.raises(fl.errors.Diverged):
-        link.encode({"w": noise(9, 9) / 0}, context(task, memory, Schema({"w": (9, 9)})))
-    assert not memory
-
-
 CHAINS = [
     (Feedback(), Lossy(wire.EDEN())),
     (Lossy(wire.Natural()),),
     (Lossy(wire.TernGrad()),),
     (Lossy(wire.RandomK(1 / 4)),),
-    (Feedback(), WarmStart(2), Lossy(LowRank(2))),
     (Feedback(), Lossy(wire.CountSketch())),
     (Lossy(wire.Zipped()),),
 ]
 
 
 @pytest.mark.parametrize("steps", CHAINS, ids=repr)
-def test_up_and_down_and_stacked(task, steps):
+def test_up_and_down_and_stacked(smooth, steps):
     """Fewer bytes than dense, up and down, where the steps of the server go through the same chain.
     Stacked and one by one agree on bytes."""
+    task = fl.tasks.classification(
+        "digits", 4, "dirichlet:0.5", train=240, test=100, network=smooth
+    )
     link, dense = fl.Uplink(Update(), *steps), fl.run(FEDAVG, task, 2)
     both = FEDAVG.but(uplink=link, downlink=Replay(link), server=KeptSteps(link))
     ours, stacked = (fl.run(both, task, 2, engine=e) for e in ("sequential", "stacked"))
     assert (ours.bytes_up < dense.bytes_up).all() and ours.bytes_down[1] < dense.bytes_down[1]
     assert abs(1 - stacked.bytes_up[-1] / ours.bytes_up[-1]) < 0.01
-    assert math.isclose(stacked.loss[-1], ours.loss[-1], rel_tol=0.05)
+    assert math.isclose(stacked.loss[-1], ours.loss[-1], rel_tol=0.01)

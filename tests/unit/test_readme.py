@@ -105,7 +105,7 @@ def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
 def test_the_python_of_a_user_runs_in_a_clean_clone(do):
     """One block after the other, with one round; loggers that want an account are played."""
     texts = [text for language, text in BLOCKS if language == "python"]
-    here = [text for text in texts if "flower-sim" not in text and "RotatedTopK" not in text]
+    here = [text for text in texts if "flower" not in text and "RotatedTopK" not in text]
     assert len(here) == len(texts) - 2
     code = re.sub(r"rounds=20|\b50\b", lambda m: "rounds=1" if "=" in m[0] else "1", "".join(here))
     code = code.replace("import wandb", "method = fl.methods.fedavg()\nimport wandb")

@@ -9,8 +9,9 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import cli, recipes, reproduce, results
-from fedlearn import round as rounds
 from fedlearn.cli import main
+from fedlearn.core import federation as rounds
+from fedlearn.core import local
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 
@@ -205,8 +206,8 @@ def test_newcomers_train_from_where_the_others_stopped(tmp_path, monkeypatch):
     assert [len(c) for c in curves] == 3 * [3]
     # by hand: a client of its own, from the same weights
     task = replace(run.experiment, clients=1, train=20, seed=1000).make_task()
-    net = fl.local.new_network(run.method().model, task)
-    fl.local.load(fl.models.state_of(net), states[0].state)
+    net = local.new_network(run.method().model, task)
+    local.load(fl.models.state_of(net), states[0].state)
     assert task.evaluate(net, client=0)["accuracy"] == curves[0][0]
 
 
@@ -255,24 +256,6 @@ def test_stored_runs_come_out_again(recipe, row):
     for now, then in zip(again["rows"], before["rows"][:2], strict=True):
         assert all(now[c] == then[c] for c in ("bytes_up", "bytes_down", "clients"))
         assert now["accuracy"] == pytest.approx(then["accuracy"], abs=0.05)
-
-
-def test_part_of_a_data_set_is_not_taken_for_the_whole(monkeypatch):
-    """The packed subsets are enough for the scale small, not for the scale full."""
-    here = {("detection", "voc"): (352, 348), ("segmentation", "voc"): (437, 445)}
-
-    def counted(task, dataset):
-        return here.get((task, dataset.partition(":")[0]), (122, 106))
-
-    monkeypatch.setattr(reproduce.published, "count_pictures", counted)
-    monkeypatch.setattr(sources, "available", lambda name: True)
-    line = "voc:416 has 352 of 5717 images to train and 348 of 5823 to test here"
-    with pytest.raises(DataError, match=line):
-        reproduce.reproduce("rpn_detection", "full")
-    for name in ("rpn_detection", "rpn_segmentation", "fed_kgf_detection"):
-        for scale in ("small", "full"):
-            data = [d for run in recipes.runs(name, scale) for d in run.datasets]
-            assert all(bool(reproduce.lacking(*d)) == (scale == "full") for d in data)
 
 
 def test_missing_data_is_named_and_does_not_keep_other_runs(monkeypatch, capsys):

@@ -154,7 +154,7 @@ def test_kept_steps_are_the_moves_of_another_server_and_old_ones_go(task):
     "build, noun",
     [
         (lambda: Clipped(math.nan), "norm"),
-        (lambda: Clipped(1, fl.methods.signsgd().server), "adds them"),
+        (lambda: Clipped(1, fl.methods.signsgd().server), "updates"),
         (lambda: TrimmedMean(0.5), "share"),
         (lambda: Krum(0), "liars"),
         (lambda: fl.Mean("size"), "weighting"),
@@ -199,9 +199,9 @@ def test_a_liar_sends_what_it_is_said_to_send(lie, times, task):
             torch.testing.assert_close(got, expected, atol=3e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("lie, noun", [("inflate", "samples"), ("variance", "running_var")])
+@pytest.mark.parametrize("lie, noun", [("inflate", "samples")])
 def test_claims_that_cannot_be_are_refused(lie, noun, task):
-    with pytest.warns(UserWarning, match="2 answers of fedavg were refused"):
+    with pytest.warns(UserWarning, match="Round 1 of fedavg: the answer of client 2"):
         history = fl.run(lying(fl.methods.fedavg(), (2, 3), lie), task, 1)
     refused = history.rows[0]["refused"]
     assert list(refused) == [2, 3] and noun in refused[2] and math.isfinite(history.loss[0])

@@ -10,10 +10,10 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn import models
-from fedlearn.local import new_network
+from fedlearn.core import Exchange
+from fedlearn.core.local import new_network
 from fedlearn.models import state_of
 from fedlearn.parts import SGD, Adam, Context, Named
-from fedlearn.round import Exchange
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 split = import_module("fedlearn.methods.split_learning")  # fl.methods has the function
@@ -69,6 +69,8 @@ def batches(task, k):
     return math.ceil(task.sizes[k] / B)
 
 
+# oneDNN sums in another order for each layout of the maps
+@torch.backends.mkldnn.flags(enabled=False)
 @pytest.mark.parametrize("part", [SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
 def test_it_is_training_of_the_whole(part):
     """An optimiser's moments live through the steps of a turn, on both sides, and begin anew with
@@ -90,7 +92,7 @@ def test_it_is_training_of_the_whole(part):
                     part.step(whole, grads, optimizer_state)
     expected = [*state_of(f_e).values(), *state_of(f_s).values()]
     for mine, theirs in zip(state.values(), expected, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-3, rtol=1e-2)
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_a_fresh_client_for_every_exchange_gives_the_same_bytes():
@@ -144,7 +146,6 @@ LIES = {
     "a label too high": (lie("y", 10.0), "labels"),
     "half a label": (lie("y", 0.5), "labels"),
     "weights in part": (lie("0.weight"), "0.weight is missing"),
-    "large weights": (lie("0.weight", 3e38), "After the turn of client 1"),
 }
 
 

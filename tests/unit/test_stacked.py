@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import local, stacked
+from fedlearn.core import local
+from fedlearn.engines import stacked
 from fedlearn.models import state_of
 from fedlearn.parts import Context
 
 CLIENTS = 3
-STACKING = [name for name in fl.methods.METHODS if fl.methods.get(name).sides[1].stacks]
+STACKING = [name for name in fl.methods.METHODS if fl.methods.get(name).client_class.stacks]
 LAYERS = [
     (nn.Conv2d(4, 6, 3, padding=1), (4, 5, 5)),
     (nn.Conv2d(4, 8, 3, stride=2, groups=2, bias=False), (4, 7, 7)),
@@ -143,7 +144,7 @@ def test_what_is_drawn_is_drawn_the_same(changes):
 
 def test_clients_of_one_image_share_a_step():
     """Torch's grouped convolution has a wrong gradient for strides that one image may have."""
-    task = fl.tasks.detection(clients=3, partition="dirichlet:0.5", train=12, test=4)
+    task = fl.seeing.detection(clients=3, partition="dirichlet:0.5", train=12, test=4)
     assert task.sizes == [1, 1, 10]
     settings = fl.Settings(batch_size=4)
     apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, settings, torch.float64)
@@ -159,7 +160,7 @@ def test_a_stacked_run_resumes_with_what_clients_keep(task, tmp_path):
 
 def test_no_message_of_a_later_group_is_written_before_an_earlier_ones_answers_are_out(task):
     method, log = fl.methods.fedavg(), []
-    server, clients = method.server_side(task), fl.clients(method, task, together=3)
+    server, clients = method.server_side(task), stacked.Stacked(method.client_side(task), 3)
     state = server.start()
 
     def write(k):

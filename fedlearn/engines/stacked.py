@@ -7,7 +7,7 @@ dimensions from the end."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 from typing import Any
@@ -18,21 +18,30 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import local, rng
-from .arguments import is_number
-from .context import Batch, Context
-from .errors import WireError, pick
-from .models import multiply_adds, state_of
-from .models.kernels import Drawing
-from .settings import Settings
+from .. import rng
+from ..core import Batch, Context, OneByOne, local
+from ..core.local import SMALL_STEP, step_work
+from ..errors import WireError, check_number
+from ..models import multiply_adds, state_of
+from ..models.kernels import Drawing
+from ..settings import Settings
 
-ENGINES = dict.fromkeys(("sequential", "stacked", "auto", "flower-sim"))
-SMALL_STEP = 50e6  # multiply-adds (forward) of a client's step in which overhead counts
-STEP = 7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
+STEP = (
+    7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
+)
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 
 
-class Stacked(local.OneByOne):
+def connect(engine: str, side: Any, memory_limit: float | None = None) -> OneByOne:
+    """The clients of a run for ``engine`` "stacked" or "auto", stacked if that is the choice."""
+    count = len(side.participants(1))
+    choice = choose(engine, side.method, side.task, side.settings, count, memory_limit)
+    clients = OneByOne(side) if choice.together == 1 else Stacked(side, choice.together)
+    clients.about = asdict(choice)
+    return clients
+
+
+class Stacked(OneByOne):
     """Clients train ``together`` so many at a time; messages of one group are there at once."""
 
     def __init__(self, side: Any, together: int) -> None:
@@ -41,7 +50,11 @@ class Stacked(local.OneByOne):
         self._stack: Any = None
 
     def exchange(
-        self, t: int, question: str, clients: Iterable[int], write: Callable[[int], bytes]
+        self,
+        t: int,
+        question: str,
+        clients: Iterable[int],
+        write: Callable[[int], bytes],
     ) -> Iterator[tuple[int, bytes | WireError]]:
         order = list(clients)
         for i in range(0, len(order), self.together):
@@ -54,23 +67,36 @@ class Stacked(local.OneByOne):
             try:
                 answers = self._together(t, messages)
             except Exception:  # of one of them: each by itself
-                answers = dict(super().exchange(t, question, falling, messages.__getitem__))
-                if not any(isinstance(answer, WireError) for answer in answers.values()):
+                answers = dict(
+                    super().exchange(t, question, falling, messages.__getitem__)
+                )
+                if not any(
+                    isinstance(answer, WireError) for answer in answers.values()
+                ):
                     raise  # it is the stack that fails
             yield from ((k, answers.pop(k)) for k in group)
 
     def _together(self, t: int, messages: dict[int, bytes]) -> dict[int, Any]:
         """Download, training and upload of several clients; only training is common."""
         side, memories = self.side, {k: self.recall(k) for k in messages}
-        contexts = [side.download(t, k, data, memories[k]) for k, data in messages.items()]
+        contexts = [
+            side.download(t, k, data, memories[k]) for k, data in messages.items()
+        ]
         if self._stack is None:
             self._stack = stack(side.net, self.together)
         net = narrow(self._stack, 0, len(contexts))
         trained, first = state_of(net), contexts[0].start
         for name, w in trained.items():
             same = all(ctx.start[name] is first[name] for ctx in contexts)
-            w.copy_(first[name] if same else torch.stack([ctx.start[name] for ctx in contexts]))
-        start, memory = {n: w.clone() for n, w in trained.items()}, [c.memory for c in contexts]
+            w.copy_(
+                first[name]
+                if same
+                else torch.stack([ctx.start[name] for ctx in contexts])
+            )
+        start, memory = (
+            {n: w.clone() for n, w in trained.items()},
+            [c.memory for c in contexts],
+        )
         ctx = replace(contexts[0], client=list(messages), memory=memory, start=start)
         side.method.model.refresh(net, side.task, t)
         work = multiply_adds(side.net, side.task.example)
@@ -94,11 +120,20 @@ def steps(
     plan = []
     for at in range(0, max(sizes), batch_size):
         counts = tuple(min(batch_size, n - at) for n in sizes if n > at)
-        ends = [0, *(i for i in range(1, len(counts)) if counts[i] < counts[i - 1]), len(counts)]
-        best: list[tuple[float, list]] = [(0.0, [])]  # cost and steps of the clients up to each end
+        ends = [
+            0,
+            *(i for i in range(1, len(counts)) if counts[i] < counts[i - 1]),
+            len(counts),
+        ]
+        best: list[tuple[float, list]] = [
+            (0.0, [])
+        ]  # cost and steps of the clients up to each end
         for last in ends[1:]:
             ways = (
-                (cost + spare + counts[first] * (last - first), [*before, (first, last)])
+                (
+                    cost + spare + counts[first] * (last - first),
+                    [*before, (first, last)],
+                )
                 for first, (cost, before) in zip(ends, best, strict=False)
             )
             best.append(min(ways))
@@ -107,7 +142,9 @@ def steps(
 
 
 @torch.enable_grad()
-def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: float = 0) -> None:
+def train(
+    net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: float = 0
+) -> None:
     """``local.train`` for all clients of ``ctx`` at once, most samples first, with the draws of
     sequential training (but for dropout on a GPU). ``spare``: see ``steps``; only for the task's
     own loss."""
@@ -118,12 +155,17 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: 
     draws = any(isinstance(module, Drawing) for module in net.train().modules())
     generators = ctx.generator("dropout") if draws else []
     state, parts = method.optimizer.init(params, ctx), {}
-    for _, first, last, counts in plan:  # all before training: an objective may copy the network
+    for (
+        _,
+        first,
+        last,
+        counts,
+    ) in plan:  # all before training: an objective may copy the network
         rows = uneven(counts)
         if (first, last, rows) not in parts:
             part = narrow(net, first, last)
             prepare(part, rows, generators[first:last])
-            loss = method.objective.begin(part, ctx.narrow(first, last))
+            loss = method.objective.begin(part, some_of(ctx, first, last))
             loss = local.in_precision(_on_images(loss, task, rows), task, settings)
             part_state = {
                 k: [t[first:last] for t in v] if isinstance(v, list) else v
@@ -142,16 +184,31 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings, spare: 
     use, absent = torch.cat(wanted).to(task.device), ~torch.cat(real).to(task.device)
     with rng.scope(task.seed, "dropout", ctx.round, *ctx.client, device=task.device):
         for _ in range(settings.epochs):
-            orders = [torch.randperm(n, generator=g) for n, g in zip(sizes, shuffle, strict=True)]
+            orders = [
+                torch.randperm(n, generator=g)
+                for n, g in zip(sizes, shuffle, strict=True)
+            ]
             x, y = task.gather(ctx.client, orders, augment)
             y = y[use].masked_fill_(absent.view(-1, *[1] * (y.dim() - 1)), task.ignored)
             data, done = (x[use], y, torch.cat(orders).to(task.device)[use]), 0
             for _, first, last, counts in plan:
                 end = done + counts[0] * (last - first)
-                batch = Batch(*(t[done:end].unflatten(0, (counts[0], -1)) for t in data))
+                batch = Batch(
+                    *(t[done:end].unflatten(0, (counts[0], -1)) for t in data)
+                )
                 loss, part, part_params, part_state = parts[first, last, uneven(counts)]
                 local.step(loss(part, batch), part_params, method.optimizer, part_state)
                 done = end
+
+
+def some_of(ctx: Context, first: int, last: int) -> Context:
+    """The context of some of the stacked clients; tensors are views."""
+    return replace(
+        ctx,
+        client=ctx.client[first:last],
+        memory=ctx.memory[first:last],
+        start={name: t[first:last] for name, t in ctx.start.items()},
+    )
 
 
 def uneven(counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -166,7 +223,9 @@ def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
         x = task.inputs(channels_last(batch.x)).transpose(0, 1)
         x = x.to(next(part.parameters()).dtype) if x.is_floating_point() else x
         value = loss(part, Batch(x, batch.y.transpose(0, 1), batch.index.T))
-        return value * value.new_tensor([max(rows) / n for n in rows]) if rows else value
+        return (
+            value * value.new_tensor([max(rows) / n for n in rows]) if rows else value
+        )
 
     return on_images
 
@@ -194,13 +253,23 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
     Tokens stay as they are."""
     if x.dim() < 5:
         return x
-    return x.flatten(1, 2).contiguous(memory_format=torch.channels_last).unflatten(1, x.shape[1:3])
+    return (
+        x.flatten(1, 2)
+        .contiguous(memory_format=torch.channels_last)
+        .unflatten(1, x.shape[1:3])
+    )
 
 
 class Conv2d(nn.Conv2d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.groups
-        y = F.conv2d(merge(x), weight, bias, self.stride, self.padding, self.dilation, groups)
+        weight, bias, groups = (
+            _flat(self.weight),
+            _flat(self.bias),
+            len(x) * self.groups,
+        )
+        y = F.conv2d(
+            merge(x), weight, bias, self.stride, self.padding, self.dilation, groups
+        )
         return split(y, len(x))
 
 
@@ -215,7 +284,9 @@ class _Ragged(torch.autograd.Function):
         mean = (x * real).sum(axes) / n
         var = ((x - mean.view(wide)) * real).square_().sum(axes) / n
         scale = mean.new_ones(mean.shape) if weight is None else weight
-        ctx.save_for_backward(x, scale, real, n, mean, var)  # kept on ctx, outputs are never freed
+        ctx.save_for_backward(
+            x, scale, real, n, mean, var
+        )  # kept on ctx, outputs are never freed
         ctx.mark_non_differentiable(mean, var)
         ctx.eps, ctx.wide = eps, wide
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps), mean, var
@@ -243,7 +314,9 @@ def _counting(
     batch, channels, *image = shape
     each = torch.tensor(rows, device=device).repeat_interleave(channels)
     real = torch.arange(batch, device=device)[:, None] < each
-    return real.to(dtype).view(*real.shape, *[1] * len(image)), (each * prod(image)).to(dtype)
+    return real.to(dtype).view(*real.shape, *[1] * len(image)), (each * prod(image)).to(
+        dtype
+    )
 
 
 class _Norm:
@@ -257,7 +330,9 @@ class _Norm:
         of_batch = self.training or mean is None
         if self.rows and of_batch:
             return split(self._some(x, mean, var, weight, bias), len(x))
-        y = F.batch_norm(merge(x), mean, var, weight, bias, of_batch, self.momentum, self.eps)
+        y = F.batch_norm(
+            merge(x), mean, var, weight, bias, of_batch, self.momentum, self.eps
+        )
         return split(y, len(x))
 
     def _some(self, x, mean, var, weight, bias):
@@ -274,7 +349,11 @@ class _Norm:
 
 class GroupNorm(nn.GroupNorm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight, bias, groups = _flat(self.weight), _flat(self.bias), len(x) * self.num_groups
+        weight, bias, groups = (
+            _flat(self.weight),
+            _flat(self.bias),
+            len(x) * self.num_groups,
+        )
         return split(F.group_norm(merge(x), groups, weight, bias, self.eps), len(x))
 
 
@@ -282,8 +361,15 @@ class Linear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.dim() > 3:  # a row for each position
             return self.forward(x.flatten(1, -2)).unflatten(1, x.shape[1:-1])
-        weight, bias = self.weight.transpose(1, 2), self.bias  # looked at once: may be drawn
-        return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+        weight, bias = (
+            self.weight.transpose(1, 2),
+            self.bias,
+        )  # looked at once: may be drawn
+        return (
+            torch.bmm(x, weight)
+            if bias is None
+            else torch.baddbmm(bias[:, None], x, weight)
+        )
 
 
 class _Pool:
@@ -301,7 +387,9 @@ class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
 
 class Embedding(nn.Embedding):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = torch.arange(len(x), device=x.device) * self.num_embeddings  # row of each client
+        first = (
+            torch.arange(len(x), device=x.device) * self.num_embeddings
+        )  # row of each client
         return F.embedding(x + first.view(-1, *[1] * (x.dim() - 1)), _flat(self.weight))
 
 
@@ -332,11 +420,19 @@ class Dropout(Drawing, nn.Dropout):
 
 
 FORMS: dict[type[nn.Module], type] = {
-    **{nn.Conv2d: Conv2d, nn.GroupNorm: GroupNorm, nn.Linear: Linear, nn.Flatten: Flatten},
+    **{
+        nn.Conv2d: Conv2d,
+        nn.GroupNorm: GroupNorm,
+        nn.Linear: Linear,
+        nn.Flatten: Flatten,
+    },
     **{nn.AdaptiveAvgPool2d: AdaptiveAvgPool2d, nn.Dropout: Dropout},
     nn.Embedding: Embedding,
 }
-norms, pools = (nn.BatchNorm1d, nn.BatchNorm2d), (nn.MaxPool2d, nn.AvgPool2d, nn.Upsample)
+norms, pools = (
+    (nn.BatchNorm1d, nn.BatchNorm2d),
+    (nn.MaxPool2d, nn.AvgPool2d, nn.Upsample),
+)
 FORMS |= {layer: type(layer.__name__, (_Norm, layer), {}) for layer in norms}
 FORMS |= {layer: type(layer.__name__, (_Pool, layer), {}) for layer in pools}
 
@@ -366,7 +462,9 @@ def remake(net: nn.Module, change: Callable, tensors: dict | None = None) -> nn.
     new.__dict__ |= net.__dict__ | {
         "_parameters": {n: changed(t) for n, t in net._parameters.items()},
         "_buffers": {n: changed(t) for n, t in net._buffers.items()},
-        "_modules": {n: c and remake(c, change, tensors) for n, c in net._modules.items()},
+        "_modules": {
+            n: c and remake(c, change, tensors) for n, c in net._modules.items()
+        },
     }
     return new
 
@@ -386,7 +484,9 @@ def narrow(net: nn.Module, first: int, last: int) -> nn.Module:
     return remake(net, lambda t: t[first:last])
 
 
-def prepare(net: nn.Module, rows: tuple[int, ...], generators: list[torch.Generator]) -> None:
+def prepare(
+    net: nn.Module, rows: tuple[int, ...], generators: list[torch.Generator]
+) -> None:
     """So many ``rows`` of each client's batch count, all if empty; layers draw from these."""
     for module in net.modules():
         if isinstance(module, _Norm | Dropout):
@@ -413,21 +513,22 @@ def choose(
     memory_limit: float | None = None,
 ) -> Choice:
     """The ``Choice`` for ``count`` clients a round; limit by default: half the free memory."""
-    pick(engine, ENGINES, "engine")
-    if memory_limit is not None and not (is_number(memory_limit) and memory_limit >= 0):
-        raise ValueError(f"memory_limit is a number of bytes, not {memory_limit!r}.")
-    if engine == "sequential" and memory_limit is None:
-        return Choice("sequential", 1, "asked for")
+    if memory_limit is not None:
+        check_number("memory_limit", memory_limit, least=0)
     limit = free_memory(task.device) // 2 if memory_limit is None else memory_limit
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         both = f"{need / 1e6:.1f} MB, but memory_limit is {limit / 1e6:.1f} MB"
         raise ValueError(f"Training one client takes about {both}.")
-    together = int(min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count))
+    together = int(
+        min(max(1, limit / need), count, MOST if task.device.type == "cpu" else count)
+    )
     work = step_work(local.initial_network(method, task), task, settings.batch_size)
-    why = "asked for" if engine != "auto" else f"{work / 1e6:,.1f} million multiply-adds a step"
-    if engine == "sequential":
-        return Choice("sequential", 1, why)
+    why = (
+        "asked for"
+        if engine != "auto"
+        else f"{work / 1e6:,.1f} million multiply-adds a step"
+    )
     if together == 1:
         why = "one client a round" if count == 1 else "memory for one client at a time"
     elif engine == "stacked" or work < SMALL_STEP:
@@ -447,11 +548,6 @@ def free_memory(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
-    """Multiply-adds (forward) of one client's largest batch."""
-    return multiply_adds(net, task.example) * min(batch_size, max(task.sizes))
-
-
 def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
     """Memory of one stacked client: seven times its state, twice what its largest batch saves for
     the backward pass, and its images twice."""
@@ -459,7 +555,9 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
     state = sum(t.nbytes for t in state_of(net).values())
     saved = {}
 
-    def note(t):  # and keep it until all is counted, but not its history, which would keep it
+    def note(
+        t,
+    ):  # and keep it until all is counted, but not its history, which would keep it
         saved[t.untyped_storage().data_ptr()] = t.detach().untyped_storage()
 
     order = torch.arange(min(batch_size, task.sizes[client]))
@@ -475,7 +573,7 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
 def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     """What keeps a method from being stacked, or None: turns, a layer without a stacked form, or
     losses around a first step that are not those of each client by itself."""
-    if not method.sides[1].stacks:
+    if not method.client_class.stacks:
         return "its clients take turns in a round"
     if task.device.type == "mps":
         return "Apple's GPU has no float64, in which the two forms are compared"
@@ -493,8 +591,13 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
             module.p = 0.0  # on a GPU the two forms draw different masks
     pair = np.argsort(task.sizes)[-2:].tolist()
     order = torch.arange(min(settings.batch_size, *(task.sizes[k] for k in pair), 8))
-    index, epochs = order.to(task.device), [task.epoch(k, order, rng.generator(0)) for k in pair]
-    batches = [Batch(x.double() if x.is_floating_point() else x, y, index) for x, y in epochs]
+    index, epochs = (
+        order.to(task.device),
+        [task.epoch(k, order, rng.generator(0)) for k in pair],
+    )
+    batches = [
+        Batch(x.double() if x.is_floating_point() else x, y, index) for x, y in epochs
+    ]
     apart = [
         _losses(copy.deepcopy(net), method, _context(task, net, k), batch)
         for k, batch in zip(pair, batches, strict=True)
@@ -502,10 +605,16 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     x, y, index = (torch.stack(tensors) for tensors in zip(*batches, strict=True))
     x, both = channels_last(x.transpose(0, 1)).transpose(0, 1), stack(net, 2)
     try:
-        losses = _losses(both, method, _context(task, both, pair, net), Batch(x, y, index))
-    except Exception as error:  # whatever a part that does not expect the client axis does with it
+        losses = _losses(
+            both, method, _context(task, both, pair, net), Batch(x, y, index)
+        )
+    except (
+        Exception
+    ) as error:  # whatever a part that does not expect the client axis does with it
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    if losses.dim() == 2 and torch.allclose(losses, torch.stack(apart, 1), 1e-6, equal_nan=True):
+    if losses.dim() == 2 and torch.allclose(
+        losses, torch.stack(apart, 1), 1e-6, equal_nan=True
+    ):
         return None
     return "the losses of a first step are not those of each client by itself"
 
@@ -523,7 +632,9 @@ def _losses(net: nn.Module, method: Any, ctx: Context, batch: Batch) -> torch.Te
         return torch.stack([before, loss(net, batch)]).detach()
 
 
-def _context(task: Any, net: nn.Module, client: Any, alone: nn.Module | None = None) -> Context:
+def _context(
+    task: Any, net: nn.Module, client: Any, alone: nn.Module | None = None
+) -> Context:
     """``alone``: the network of one client, if ``net`` is stacked."""
     start = {name: t.clone() for name, t in state_of(net).items()}
     memory = [{} for _ in client] if isinstance(client, list) else {}

@@ -1,0 +1,113 @@
+"""What passes between the parts of a method, and what a part may know while it works."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import rng
+from ..settings import Settings
+from ..wire import Schema
+
+Tensors = dict[str, torch.Tensor]  # a state, an update, a memory: tensors by name
+
+
+class Batch(NamedTuple):
+    """Images, labels, and their places among the client's images.
+
+    In a stack of clients the tensors are [clients, batch, ...].
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    index: torch.Tensor
+
+
+class Arrival(NamedTuple):
+    """What the server decoded from one client's message."""
+
+    client: int
+    samples: int
+    update: Tensors
+    buffers: int = 0  # bytes of the message that are batch statistics
+
+
+@dataclass
+class State:
+    """The global model, and what the server's parts remember from round to round."""
+
+    weights: Tensors
+    memory: Tensors = field(default_factory=dict)
+
+
+class Part:
+    """Base of everything that a method is made of.
+
+    ``needs`` lists classes. For each of them the method must have a part of that class,
+    or its uplink must send things of that class.
+    """
+
+    needs: tuple[type, ...] = ()
+
+    def check(self, method: Any) -> None:
+        """``ValueError`` if this part does not fit the other parts of ``method``."""
+
+    def validate(self, ctx: "Context") -> None:
+        """``ValueError`` if this part cannot work with the task or the settings of a run."""
+
+
+@dataclass
+class Context:
+    """What a part may know about one client in one round.
+
+    In a stack of clients, ``client`` and ``memory`` are lists, and the tensors of ``start``
+    are [clients, ...].
+    """
+
+    task: Any
+    round: int  # 1, 2, ...
+    client: Any = -1  # -1: the server
+    initial: Tensors = field(
+        default_factory=dict
+    )  # M^0, which both sides make from the seed
+    start: Tensors = field(default_factory=dict)  # the model with which training starts
+    memory: Any = field(default_factory=dict)  # what this side keeps between rounds
+    schema: Schema = Schema({})  # what the message may hold
+    settings: Settings = Settings()
+    participants: tuple[int, ...] = ()  # the clients of this round, ascending
+    net: Any = None  # this side's network
+    last_seen: Mapping[int, int] = field(
+        default_factory=dict
+    )  # client -> its last round
+    lossy: frozenset[str] = frozenset()  # the tensors that the coder changes
+    # at the server: client -> names of the tensors that its message should hold
+    expected: Mapping[int, Iterable[str]] = field(default_factory=dict)
+
+    def generator(self, purpose: str) -> Any:
+        """The random generator for this purpose, round and client."""
+        if isinstance(self.client, list):
+            return [
+                rng.generator(self.task.seed, purpose, self.round, k)
+                for k in self.client
+            ]
+        return rng.generator(self.task.seed, purpose, self.round, self.client)
+
+    def steps(self, client: int) -> int:
+        """How many local steps a client takes in a round: E epochs of its batches."""
+        batches = -(-self.task.sizes[client] // self.settings.batch_size)
+        return self.settings.epochs * batches
+
+    def kept(self, key: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
+        """For each trained parameter, the client's memory of ``key``/name; zero at first."""
+        tensors = []
+        names = [n for n, p in self.net.named_parameters() if p.requires_grad]
+        for name, p in zip(names, params, strict=True):
+            if isinstance(self.memory, list):
+                zero = torch.zeros_like(p[0])
+                rows = [memory.get(f"{key}/{name}", zero) for memory in self.memory]
+                tensors.append(torch.stack(rows))
+            else:
+                zero = torch.zeros_like(p)
+                tensors.append(self.memory.get(f"{key}/{name}", zero).clone())
+        return tensors

@@ -1,0 +1,701 @@
+"""READ FIRST. One round: the server sends, clients train and answer, the server averages.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, Algorithm 1, is this file with the default parts:
+
+    server:  w_{t+1} = w_t + sum_{k in S_t} (n_k / n) u_k,     n = sum_{k in S_t} n_k
+    client:  u_k = w_k - w_t after E epochs of minibatch SGD from w_t
+
+Most methods replace some of six parts:
+
+    part        question                                       base class
+    model       which network does a client train?             Model: build(task)
+    objective   what does local training minimise?             Objective: begin(net, ctx)
+    optimizer   how is a local step taken?                     Optimizer: init(...), step(...)
+    uplink      which bytes go up?                             Uplink: a chain of steps
+    downlink    which bytes come down?                         Downlink: a chain of steps
+    server      how do updates become the next model?          Aggregator: aggregate(...)
+
+A method with another round, such as FedGKT, has a ``Server`` and a ``Client`` of its own.
+Read in this order: ``Server``, ``Client``, ``OneByOne``, ``Exchange``, ``one_round``, ``run``.
+"""
+
+import copy
+import math
+import platform
+import struct
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from importlib import import_module
+from itertools import chain
+from typing import Any
+
+import torch
+
+from .. import checkpoint as checkpoints
+from .. import rng
+from ..callbacks import progress_bar
+from ..errors import Diverged, WireError, check_whole, near_names, pick, short
+from ..history import COLUMNS, JUMP, History
+from ..models import state_of
+from ..settings import Settings
+from ..wire import DOWN, UP, Message, Schema, assemble, pack, same_body, unpack
+from . import local
+from .context import Arrival, Context, State, Tensors
+from .method import Averaging, Method, method_of
+
+TRAIN = "train"  # what clients may be asked; a method may ask for more
+EVALUATE = "evaluate"
+ENGINES = ("sequential", "stacked", "auto", "flower")
+OnRound = Callable[[dict[str, Any], State], Any]
+
+
+class Side:
+    """What server and clients both hold before the first byte is sent."""
+
+    def __init__(
+        self, method: Any, task: Any, settings: Settings | None = None
+    ) -> None:
+        self.method = method
+        self.task = task
+        self.settings = settings or Settings()
+        self.net = local.initial_network(method, task)
+        self.tensors = state_of(self.net)  # the network's own, not copies
+        self.initial = {
+            name: t.clone(memory_format=torch.contiguous_format)
+            for name, t in self.tensors.items()
+        }
+        self._drawn: dict[int, tuple[int, ...]] = {}
+
+    @cached_property
+    def up(self) -> Schema:
+        """What an upload may hold."""
+        return self.method.uplink.schema(self.net)
+
+    @cached_property
+    def down(self) -> Schema:
+        """What a download may hold."""
+        return self.method.downlink.schema(self.net)
+
+    def participants(self, t: int) -> tuple[int, ...]:
+        """The clients of round ``t``, ascending: both sides draw them from the shared seed."""
+        if t not in self._drawn:
+            generator = rng.generator(self.task.seed, "participants", t)
+            order = torch.randperm(self.task.clients, generator=generator).tolist()
+            count = self.settings.drawn(self.task.clients)
+            self._drawn = {t: tuple(sorted(order[:count]))}
+        return self._drawn[t]
+
+    def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
+        """This side's network with these weights, as it is in round ``t``."""
+        local.load(self.tensors, weights)
+        self.method.model.refresh(self.net, self.task, t)
+        return self.net
+
+    def context(
+        self, t: int, client: int, schema: Schema, memory: Tensors, **more: Any
+    ) -> Context:
+        """What a part may know in round ``t``."""
+        return Context(
+            self.task,
+            t,
+            client,
+            self.initial,
+            memory=memory,
+            schema=schema,
+            settings=self.settings,
+            participants=self.participants(t),
+            net=self.net,
+            **more,
+        )
+
+
+class Server(Side):
+    """Sends the global model to the clients of a round, and averages what comes back."""
+
+    def validate(self) -> None:
+        """``ValueError`` if a part cannot work with this task or these settings."""
+        if isinstance(self.method, Averaging):
+            ctx = self.context(1, -1, self.up, {})
+            for part in self.method.all_parts():
+                part.validate(ctx)
+
+    def start(self) -> State:
+        """The state before round 1."""
+        return State(dict(self.initial))
+
+    def round(self, t: int, state: State, ask: "Exchange") -> State:
+        """Algorithm 1: clients train when they are asked."""
+        send = partial(self.send, t, state=state, last_seen=ask.last_seen, coded={})
+        receive = partial(self.receive, t, state=state)
+        answers = ask(self.participants(t), send, receive)
+        arrivals = (arrival for _, arrival in answers)
+        return self.aggregate(t, state, arrivals, ask.last_seen)
+
+    def send(
+        self,
+        t: int,
+        client: int,
+        state: State,
+        last_seen: Mapping[int, int] = {},
+        coded: dict | None = None,
+    ) -> tuple[bytes, int]:
+        """The message to one client, and how many of its bytes are batch statistics.
+
+        ``coded`` holds the bodies of other clients' messages by their group.
+        """
+        link = self.method.downlink
+        ctx = self.context(t, client, self.down, state.memory, last_seen=last_seen)
+        group = link.group(ctx)
+        coded = {} if coded is None else coded
+        if group not in coded:
+            with torch.no_grad():
+                sections = link.encode(state.weights, ctx)
+            buffers = buffer_bytes(sections, self.down)
+            coded[group] = (assemble(sections, self.down), buffers)
+        body, buffers = coded[group]
+        return pack(Message(DOWN, t, client), self.down, body), buffers
+
+    def receive(self, t: int, client: int, data: bytes, state: State) -> Arrival:
+        """One client's message -> its update; ``WireError`` for anything else."""
+        message = unpack(data, self.up, kind=UP, round=t, client=client)
+        n = self.task.sizes[client]
+        if message.samples != n:
+            raise WireError(
+                f"Client {client} has {n} samples, its upload says {message.samples}."
+            )
+        ctx = self.context(t, client, self.up, {}, start=state.weights)
+        update = self.method.uplink.decode(message.sections, ctx)
+        return Arrival(client, n, update, buffer_bytes(message.sections, self.up))
+
+    def aggregate(
+        self,
+        t: int,
+        state: State,
+        arrivals: Iterable[Arrival],
+        last_seen: Mapping[int, int] = {},
+    ) -> State:
+        """The next state. Without a single arrival it stays as it is."""
+        arrivals = iter(arrivals)
+        first = next(arrivals, None)
+        if first is None:
+            return state
+        uplink = self.method.uplink
+        expected = {}
+        for k in self.participants(t):
+            expected[k] = uplink.expected(self.context(t, k, self.up, {}))
+        memory = dict(state.memory)
+        ctx = self.context(
+            t, -1, self.up, memory, last_seen=last_seen, expected=expected
+        )
+        with torch.no_grad():
+            arrivals = chain([first], arrivals)
+            weights = self.method.server.aggregate(state.weights, arrivals, ctx)
+        return State(weights, memory)
+
+    def evaluate(self, t: int, state: State, ask: "Exchange") -> dict[str, Any]:
+        """Accuracy, loss and the task's other metrics of the state after round ``t``."""
+        row = self.task.evaluate(self.hold(t, state.weights))
+        if "personal" in self.task.metrics:
+            memory = dict(state.memory)  # a step of the downlink may write to it
+            send = partial(
+                self.send,
+                t + 1,
+                state=State(state.weights, memory),
+                last_seen=ask.last_seen,
+                coded={},
+            )
+            everybody = range(self.task.clients)
+            answers = ask(everybody, lambda k: send(k)[0], read_accuracy, EVALUATE)
+            accuracies = dict(answers)
+            row["personal"] = [accuracies.get(k) for k in everybody]
+        return row
+
+    def network(self, t: int, state: State) -> torch.nn.Module:
+        """The trained network, in evaluation mode."""
+        return copy.deepcopy(self.hold(t, state.weights)).eval()
+
+
+class Client(Side):
+    """All clients of a run, which take turns on one network.
+
+    What one of them keeps between two answers is in ``memory`` and nowhere else: another
+    process may give the next answer.
+    """
+
+    stacks = True  # several can train in one stacked network
+    remembers = True  # a round may begin with what was kept in the one before
+    # round, message and decoded tensors of the last download: others get the same
+    _broadcast: tuple[int, bytes, Any] = (0, b"", {})
+
+    def answer(
+        self, t: int, client: int, question: str, data: bytes, memory: Tensors
+    ) -> bytes:
+        """The answer to a question of round ``t``. ``EVALUATE`` must change no memory."""
+        if question == EVALUATE:
+            return self.show(t, client, data, memory)
+        if question != TRAIN:
+            raise WireError(
+                f"A client of {self.method.name} cannot answer {question!r}."
+            )
+        ctx = self.download(t, client, data, memory)
+        local.train(self.hold(t, ctx.start), self.method, ctx, self.settings)
+        return self.upload(self.tensors, ctx)
+
+    def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
+        """The server's message -> a context whose ``start`` is the global model."""
+        link = self.method.downlink
+        ctx = self.context(t, client, self.down, memory)
+        message = unpack(data, self.down, kind=DOWN, round=t, client=client)
+        round, before, tensors = self._broadcast
+        if round != t or not same_body(before, data):
+            tensors = link.read(message.sections, ctx)
+            self._broadcast = (t, data, tensors)
+        ctx.start = link.undo(tensors, ctx)
+        return ctx
+
+    def upload(self, trained: Tensors, ctx: Context) -> bytes:
+        """The trained tensors -> a message, which is empty if training diverged."""
+        ctx.schema = self.up
+        try:
+            with torch.no_grad():
+                sections = self.method.uplink.encode(trained, ctx)
+        except Diverged:
+            sections = {}
+        n = self.task.sizes[ctx.client]
+        return pack(Message(UP, ctx.round, ctx.client, n, sections), self.up)
+
+    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
+        """The accuracy on the client's own test samples after training in the next round."""
+        ctx = self.download(t + 1, client, data, dict(memory))
+        local.train(self.hold(t + 1, ctx.start), self.method, ctx, self.settings)
+        return struct.pack("<d", self.task.own_accuracy(self.net, client))
+
+
+Method.server_class = Server
+Method.client_class = Client
+
+
+def read_accuracy(client: int, data: bytes) -> float | None:
+    """The number that ``Client.show`` sent; None for NaN."""
+    if len(data) != 8:
+        raise WireError(f"Client {client} sent no accuracy.")
+    value = struct.unpack("<d", data)[0]
+    return value if math.isfinite(value) else None
+
+
+def buffer_bytes(sections: Mapping[str, Any], schema: Schema) -> int:
+    """How many bytes of a message are batch statistics rather than parameters."""
+    return sum(len(sections[name]) for name in sections.keys() & schema.buffers)
+
+
+class OneByOne:
+    """An engine: the clients of this process, one after another."""
+
+    def __init__(self, side: Client) -> None:
+        self.side = side
+        self.about = {"name": "sequential"}  # for the history
+        self.memories: dict[int, Tensors] = {}  # what each client keeps
+        self.new: dict[int, Tensors] = {}  # what it will keep if its answer counts
+
+    def ready(self, t: int, clients: Iterable[int]) -> None:
+        """Return when round ``t`` can begin; these clients always are."""
+
+    def recall(self, client: int) -> Tensors:
+        """A copy of what a client keeps, to be written to."""
+        return dict(self.new.get(client, self.memories.get(client, {})))
+
+    def answer(self, t: int, client: int, data: bytes, question: str = TRAIN) -> bytes:
+        """One client's answer outside of a run; it counts at once."""
+        memory = self.recall(client)
+        answer = self.side.answer(t, client, question, data, memory)
+        self.memories[client] = memory
+        return answer
+
+    def exchange(
+        self,
+        t: int,
+        question: str,
+        clients: Iterable[int],
+        write: Callable[[int], bytes],
+    ) -> Iterator[tuple[int, bytes | WireError]]:
+        """Deliver ``write(k)`` to each client; yield its answer, or why there is none.
+
+        Any other error in a client's code ends the run, and says whose it was.
+        """
+        for k in clients:
+            memory = self.recall(k)
+            data = write(k)
+            try:
+                answer = self.side.answer(t, k, question, data, memory)
+            except WireError as error:
+                yield k, error
+                continue
+            except Exception as error:
+                error.add_note(f"This happened at client {k} in round {t}.")
+                raise
+            self.new[k] = memory
+            yield k, answer
+
+    def settle(self, t: int, clients: Iterable[int]) -> None:
+        """Round ``t`` is over, and the answers of these clients counted."""
+        for k in clients:
+            if k in self.new:
+                self.memories[k] = self.new[k]
+        self.new = {}
+
+
+@dataclass
+class Exchange:
+    """A round's only way to clients, ``ask`` in the code of a method.
+
+    It counts every byte, and notes in ``row``, of the history, whose answer was refused
+    and why.
+    """
+
+    t: int
+    engine: Any
+    row: dict[str, Any]
+    last_seen: dict[
+        int, int
+    ]  # client -> the last round in which an answer of it counted
+
+    def __call__(
+        self,
+        clients: Iterable[int],
+        write: Callable[[int], Any],
+        read: Callable[[int, bytes], Any],
+        question: str = TRAIN,
+    ) -> Iterator[tuple[int, Any]]:
+        """Ask each client, and yield ``read(k, answer)`` for each answer.
+
+        ``write(k)`` is the message to client k, or the message and how many of its bytes
+        are batch statistics. A ``WireError`` of ``read`` refuses the client.
+        """
+        way = "bytes_evaluation" if question == EVALUATE else "bytes"
+        refused = "unevaluated" if question == EVALUATE else "refused"
+
+        def counted(k: int) -> bytes:
+            message = write(k)
+            data, buffers = message if isinstance(message, tuple) else (message, 0)
+            self.note(f"{way}_down", len(data))
+            self.note(f"{way}_down_buffers", buffers)
+            return data
+
+        for k, answer in self.engine.exchange(self.t, question, clients, counted):
+            try:
+                if isinstance(answer, WireError):
+                    raise answer
+                self.note(f"{way}_up", len(answer))
+                result = read(k, answer)
+            except WireError as error:
+                self.row[refused][k] = str(error)
+                continue
+            self.note(f"{way}_up_buffers", getattr(result, "buffers", 0))
+            if question != EVALUATE:
+                self.last_seen[k] = self.t
+            yield k, result
+
+    def note(self, column: str, count: int) -> None:
+        """Add to a column of the row."""
+        if count:
+            self.row[column] = self.row.get(column, 0) + count
+
+
+def one_round(
+    server: Server,
+    engine: Any,
+    t: int,
+    state: State,
+    last_seen: dict[int, int],
+    last: bool = False,
+) -> tuple[State, dict[str, Any]]:
+    """Round ``t``: the next state, and a row of the history.
+
+    A state that is not finite is not taken: the old one stays, and the row says why.
+    """
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, 0)
+    row |= {"round": t, "accuracy": None, "loss": None, "untaken": None}
+    row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
+    ask = Exchange(t, engine, row, dict(last_seen))
+    engine.ready(t, row["clients"])
+    began = time.perf_counter()
+    try:
+        new = server.round(t, state, ask)
+        tensors = [*new.weights.values(), *new.memory.values()]
+        if not all(x.isfinite().all() for x in tensors):
+            raise Diverged("The new model is NaN or infinite.")
+        state = new
+    except Diverged as error:
+        row["untaken"] = str(error)
+    else:
+        for k in row["clients"]:
+            if ask.last_seen.get(k) == t and k not in row["refused"]:
+                last_seen[k] = t
+    engine.settle(t, [k for k in row["clients"] if last_seen.get(k) == t])
+    row["seconds"] = time.perf_counter() - began
+    if last or t % server.settings.evaluate_every == 0:
+        row |= server.evaluate(t, state, Exchange(t, engine, row, dict(last_seen)))
+    return state, row
+
+
+def run(
+    method: Method | str,
+    task: Any,
+    rounds: int = 20,
+    *,
+    participation: float = 1.0,
+    epochs: int = 1,
+    batch_size: int = 32,
+    evaluate_every: int = 1,
+    precision: str = "float32",
+    engine: Any = "sequential",
+    memory_limit: float | None = None,
+    checkpoint: Any = None,
+    threads: int | None = None,
+    progress: bool | None = None,
+    on_round: OnRound | Iterable[OnRound] = (),
+    **unknown: Any,
+) -> History:
+    """Run a method on a task for some rounds.
+
+    Parameters
+    ----------
+    method : Method or str
+        A method, or the name of one, with its defaults.
+    task : Task
+        Images and their owners, a network and a measure (``fedlearn.tasks``).
+    rounds : int
+        Rounds in all, also of a run that continues from a checkpoint.
+    participation : float
+        C, the share of the clients drawn each round, above 0 and at most 1.
+    epochs, batch_size : int
+        E and B: local epochs a round, and images of a local step.
+    evaluate_every : int
+        The test set is used every so many rounds, and after the last.
+    precision : str
+        "float32", "tf32" or "bf16" (mixed; weights stay float32).
+    engine : str or object
+        Where clients train: "sequential", one after another; "stacked", all clients of a
+        round in one step; "auto", stacked where steps are small and the layers allow it;
+        "flower", each in a process of Flower's simulation; or an object with
+        ``connect(client, threads)``, such as ``fedlearn.flower.Simulation()``.
+    memory_limit : float, optional
+        Bytes that stacked training may take, by default half of the free memory.
+    checkpoint : path, optional
+        Every finished round is saved there; a run that finds the file continues from it.
+    threads : int, optional
+        CPU threads; by default one for networks so small that two would be slower.
+    progress : bool, optional
+        Whether to show a bar; by default on a terminal and in a notebook.
+    on_round : function or several
+        Called after each round with the row of the history and the ``State``. One that
+        returns True ends the run. A run that continues calls them for its last round again.
+
+    Returns
+    -------
+    History
+        A row a round; ``history.state`` is the final global model.
+
+    Raises
+    ------
+    ValueError
+        For a value out of its range, a method that the engine cannot train, or another
+        run's checkpoint.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> task = fl.tasks.classification("digits", clients=3, train=90, test=60)
+    >>> history = fl.run("fedavg", task, rounds=2, participation=0.5)
+    >>> [len(row["clients"]) for row in history.rows]
+    [2, 2]
+    """
+    refuse_unknown(unknown)
+    callbacks = list_callbacks(on_round)
+    method = method_of(method)
+    if not hasattr(task, "evaluate"):
+        raise ValueError(f"A run takes a task (fedlearn.tasks), not {short(task)}.")
+    check_whole("rounds", rounds)
+    settings = Settings(participation, epochs, batch_size, evaluate_every, precision)
+    server = method.server_side(task, settings)
+    server.validate()
+    if threads is None:
+        threads = local.good_threads(server.net, task, batch_size)
+    check_whole("threads", threads)
+    client = method.client_side(task, settings)
+    with (
+        local.threads(threads, precision),
+        connect(engine, client, threads, memory_limit) as clients,
+    ):
+        about = describe(method, task, settings, threads)
+        history = History(method.name, about | {"engine": clients.about})
+        state = server.start()
+        if checkpoint is not None:
+            saved = checkpoints.resume(
+                checkpoint, history, clients.memories, task.device
+            )
+            state = State(*saved) if saved else state
+        check_resumed(history, rounds, checkpoint)
+        last_seen = history.last_seen()
+        if len(history) == rounds:
+            evaluate_owed(server, clients, state, history)
+        # a run that was stopped may not have come to its callbacks
+        ended = len(history) > 0 and call(callbacks, history.rows[-1], state)
+        with progress_bar(method.name, len(history), rounds, progress) as bar:
+            while len(history) < rounds and not ended:
+                t = len(history) + 1
+                state, row = one_round(
+                    server, clients, t, state, last_seen, t == rounds
+                )
+                history.rows.append(row)
+                warn_of_round(history)
+                if checkpoint is not None:
+                    checkpoints.save(checkpoint, history, state, clients.memories)
+                if row["accuracy"] is not None:
+                    bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
+                bar.update()
+                ended = call(callbacks, row, state)
+    history.state = state.weights
+    history.trained = partial(server.network, len(history), state)
+    return history
+
+
+def connect(
+    engine: Any, client: Client, threads: int, memory_limit: float | None
+) -> AbstractContextManager[Any]:
+    """The clients of a run, where ``engine`` says, as long as the block lasts.
+
+    This is the one door to ``fedlearn.engines``.
+    """
+    if hasattr(engine, "connect"):
+        return engine.connect(client, threads)
+    pick(engine, dict.fromkeys(ENGINES), "engine")
+    if engine == "flower":
+        flower = import_module("fedlearn.engines.flower")
+        return flower.Simulation().connect(client, threads)
+    if engine == "sequential":
+        return nullcontext(OneByOne(client))
+    stacked = import_module("fedlearn.engines.stacked")
+    return nullcontext(stacked.connect(engine, client, memory_limit))
+
+
+def clients(method: Method, task: Any, settings: Settings | None = None) -> OneByOne:
+    """All clients of a run in this process, for rounds made by hand.
+
+    Parameters
+    ----------
+    method, task, settings : Method, Task, Settings
+        How they train and what they send, their data, local epochs and the rest.
+
+    Returns
+    -------
+    OneByOne
+        ``answer(t, client, data)`` makes bytes of bytes; ``memories`` is what clients keep.
+
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> method = fl.methods.fedavg()
+    >>> task = fl.tasks.classification("digits", clients=3, train=90)
+    >>> server, people = method.server_side(task), fl.clients(method, task)
+    >>> message, buffers = server.send(1, 0, server.start())
+    >>> answer = people.answer(1, 0, message)
+    >>> server.receive(1, 0, answer, server.start()).samples
+    30
+    """
+    return OneByOne(method.client_side(task, settings))
+
+
+def refuse_unknown(unknown: dict[str, Any]) -> None:
+    """``TypeError`` for keywords that ``run`` does not have, with the nearest that it has."""
+    options = [
+        name for name in run.__annotations__ if name not in ("unknown", "return")
+    ]
+    for name in unknown:
+        hint = near_names(name, options)
+        raise TypeError(
+            f"fl.run has no option {name!r}.{hint} An option of a method goes to the "
+            f"method, as in fl.methods.fedavg({name}=...)."
+        )
+
+
+def list_callbacks(on_round: Any) -> list[OnRound]:
+    """The functions that are called after each round."""
+    functions = [on_round] if callable(on_round) else on_round
+    if isinstance(functions, Iterable):
+        functions = list(functions)
+        if all(callable(f) for f in functions):
+            return functions
+    raise ValueError(
+        f"on_round is a function of the row and the state, or several, not {short(on_round)}."
+    )
+
+
+def call(callbacks: list[OnRound], row: dict[str, Any], state: State) -> bool:
+    """Call all of them; whether one returned True, of Python, numpy or torch."""
+    ended = False
+    for function in callbacks:
+        answer = function(row, state)
+        kind = getattr(answer, "dtype", type(answer))
+        if kind in (bool, torch.bool) and bool(answer):
+            ended = True
+    return ended
+
+
+def check_resumed(history: History, rounds: int, checkpoint: Any) -> None:
+    """``ValueError`` for a checkpoint of more rounds than were asked for."""
+    if len(history) > rounds:
+        raise ValueError(
+            f"{checkpoint} has {len(history)} rounds, more than {rounds}; name another file "
+            "or delete it."
+        )
+
+
+def evaluate_owed(server: Server, engine: Any, state: State, history: History) -> None:
+    """Evaluate the last round of a checkpoint, if a longer run has left that out."""
+    row = history.rows[-1]
+    t = row["round"]
+    if row["accuracy"] is None and not row["unevaluated"]:
+        engine.ready(t, row["clients"])
+        row |= server.evaluate(t, state, Exchange(t, engine, row, history.last_seen()))
+
+
+def warn_of_round(history: History) -> None:
+    """Say what went wrong in the last round, if it is the first of its kind in the run."""
+    *earlier, row = history.rows
+    name = f"Round {row['round']} of {history.method}"
+    later = "history.rows has this and later ones."
+    if row["untaken"] and not any(r.get("untaken") for r in earlier):
+        warnings.warn(f"{name} was not taken: {row['untaken']} {later}", stacklevel=3)
+    for column, noun in (("refused", "answer"), ("unevaluated", "evaluation")):
+        for k, why in row[column].items():
+            if not any(k in r[column] for r in earlier):
+                text = f"{name}: the {noun} of client {k} does not count: {why} {later}"
+                warnings.warn(text, stacklevel=3)
+    if history.jumps == [row["round"]]:
+        text = f"{name}: the loss is more than {JUMP:g} times the lowest before."
+        warnings.warn(text, stacklevel=3)
+
+
+def describe(
+    method: Method, task: Any, settings: Settings, threads: int
+) -> dict[str, Any]:
+    """The head of a history: parts, task, settings, versions and hardware."""
+    hardware = platform.processor() or platform.machine()
+    if task.device.type == "cuda":
+        hardware = torch.cuda.get_device_name(task.device)
+    return {
+        "parts": method.parts(),
+        "task": task.describe(),
+        "data": task.digests,
+        "settings": asdict(settings),
+        "threads": threads,
+        "device": f"{task.device.type} ({hardware})",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,1 @@
+"""Where clients run, if not one after another: stacked in one step, or on Flower."""

@@ -1,0 +1,175 @@
+"""A server that moves by what it sends, and clients that replay the steps they missed.
+
+STC and signSGD have this in common:
+
+    s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s,   and s is what travels
+
+A section of the downlink is a one, the round after which its steps begin, and each round's
+step behind its length (0: none); or a zero and the whole tensor, once that is shorter.
+"""
+
+import struct
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core import (
+    DENSE,
+    Aggregator,
+    Arrivals,
+    Context,
+    Downlink,
+    Mean,
+    Sections,
+    Tensors,
+    Update,
+    Uplink,
+)
+from ..errors import WireError
+from ..wire.bits import Reader
+
+NUMBER = struct.Struct("<I")
+WHOLE = (
+    b"\0"  # a section that begins with this holds the tensor, with the other the steps
+)
+STEPS = b"\1"
+
+
+def last_known(ctx: Context, client: int) -> int:
+    """The round whose model this client has: the one before the last that it answered."""
+    return max(ctx.last_seen.get(client, 0) - 1, 0)
+
+
+class Replay(Downlink):
+    """Brings every step that a client may have missed.
+
+    The client keeps the model and its round, so that no step counts twice or is missing.
+    """
+
+    def __init__(self, link: Uplink) -> None:
+        super().__init__()
+        self.link = link
+
+    def __repr__(self) -> str:
+        return f"Replay({self.link!r})"
+
+    def check(self, method: Any) -> None:
+        if getattr(method.server, "link", None) != self.link:
+            raise ValueError(
+                f"{self!r} needs the server part KeptSteps with the same link."
+            )
+
+    def group(self, ctx: Context) -> Hashable:
+        return last_known(ctx, ctx.client)
+
+    def encode(self, x: Tensors, ctx: Context) -> Sections:
+        since = last_known(ctx, ctx.client)
+        sections = {}
+        for name, w in x.items():
+            section = self._steps(name, since, ctx)
+            first = int(
+                ctx.memory.get(f"from/{name}", 1)
+            )  # the oldest step that is kept
+            if since + 1 < first or len(section) >= 4 * w.numel() + 1:
+                section = WHOLE + bytes(DENSE.encode(w))
+            sections[name] = section
+        return sections
+
+    def _steps(self, name: str, since: int, ctx: Context) -> bytes:
+        """The section with all steps of a tensor after round ``since``."""
+        section = STEPS + NUMBER.pack(since)
+        for t in range(since + 1, ctx.round):
+            step = ctx.memory.get(f"step/{name}/{t}")
+            data = b"" if step is None else step.cpu().numpy().tobytes()
+            section += NUMBER.pack(len(data)) + data
+        return section
+
+    def read(self, sections: Sections, ctx: Context) -> Any:
+        """The sections as they are: each client adds the steps to a model of its own."""
+        return sections
+
+    def undo(self, x: Any, ctx: Context) -> Tensors:
+        if x.keys() != ctx.initial.keys():
+            raise WireError("The server's message does not hold the whole model.")
+        model = {name: self._rebuild(name, data, ctx) for name, data in x.items()}
+        ctx.memory.update({f"model/{name}": w for name, w in model.items()})
+        ctx.memory["heard"] = torch.tensor(ctx.round - 1)
+        return model
+
+    def _rebuild(self, name: str, data: Any, ctx: Context) -> torch.Tensor:
+        """A tensor of the global model, from the client's own and the steps since."""
+        w = ctx.memory.get(f"model/{name}", ctx.initial[name])
+        known = int(ctx.memory.get("heard", 0))  # the round of the client's model
+        reader = Reader(data)
+        form = reader.number(1)
+        if form == WHOLE[0]:
+            return DENSE.decode(data[1:], ctx.schema.shapes[name]).to(w.device)
+        round = reader.number(4)
+        if form != STEPS[0] or round > known:
+            raise WireError(
+                f"The section of {name} does not begin where the client's model is."
+            )
+        while len(reader.rest):
+            step = reader.take(reader.number(4))
+            round += 1
+            if round > known and len(step):
+                at = replace(ctx, round=round, client=-1)  # where the server coded it
+                w = w + self.link.read({name: step.data}, at)[name].to(w.device)
+        if round != ctx.round - 1:
+            raise WireError(
+                f"The steps of {name} end with round {round}, not {ctx.round - 1}."
+            )
+        return w
+
+
+@dataclass(frozen=True)
+class KeptSteps(Aggregator):
+    """Moves by the coded step of another server part.
+
+    The step is kept as long as a client may need it.
+    """
+
+    link: Uplink = Uplink()
+    of: Aggregator = Mean()
+
+    @property
+    def needs(self) -> tuple[type, ...]:  # type: ignore[override]
+        return self.of.needs
+
+    def check(self, method: Any) -> None:
+        self.of.check(method)
+        if not issubclass(self.link.makes, Update):
+            raise ValueError(
+                f"The server's steps are updates of weights, unlike {self.link!r}."
+            )
+
+    def validate(self, ctx: Context) -> None:
+        self.of.validate(ctx)
+
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
+        new = self.of.aggregate(state, arrivals, ctx)
+        ctx.start = state
+        sections = self.link.encode(new, ctx)
+        step = self.link.read(sections, ctx)
+        for name, data in sections.items():
+            data = np.frombuffer(data, np.uint8).copy()
+            ctx.memory[f"step/{name}/{ctx.round}"] = torch.from_numpy(data)
+            self._forget(name, 4 * state[name].numel(), ctx)
+        return {name: w + step[name].to(w.device) for name, w in state.items()}
+
+    def _forget(self, name: str, limit: int, ctx: Context) -> None:
+        """Drop the steps that all clients have, and those longer than the whole tensor."""
+        known = min(last_known(ctx, k) for k in range(ctx.task.clients))
+        first = int(ctx.memory.get(f"from/{name}", 1))
+        rounds = [
+            t for t in range(first, ctx.round + 1) if f"step/{name}/{t}" in ctx.memory
+        ]
+        size = sum(len(ctx.memory[f"step/{name}/{t}"]) for t in rounds)
+        for t in rounds:
+            if t > known and size <= limit:
+                break
+            size -= len(ctx.memory.pop(f"step/{name}/{t}"))
+            ctx.memory[f"from/{name}"] = torch.tensor(t + 1)

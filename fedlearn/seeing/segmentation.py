@@ -1,0 +1,137 @@
+"""Segmentation: pictures with a class for each pixel."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data.sources import Source
+from ..tasks.base import Task
+from ..tasks.kinds import arguments_of
+from ..tasks.metrics import METRICS, ByClient, Seen
+from .fcn import fcn32s, scene_fcn
+from .published import find
+from .targets import VOID
+from .trunk import lite0_fcn
+
+SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
+
+
+def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy, the mean of an image's pixels that are not void, then of the
+    batch: scores [..., batch, classes, height, width], y [..., batch, height, width] ->
+    [...]. Of scores for squares of k x k pixels the middle one counts."""
+    k = y.shape[-1] // scores.shape[-1]
+    y = y[..., k // 2 :: k, k // 2 :: k]
+    masks = y.flatten(0, -3).long()
+    each = F.cross_entropy(
+        scores.flatten(0, -4), masks, ignore_index=VOID, reduction="none"
+    )
+    counted = (masks != VOID).sum((-2, -1)).clamp(min=1)
+    return (each.sum((-2, -1)) / counted).view(y.shape[:-2]).mean(-1)
+
+
+def per_class_iou(seen: Seen) -> list[float]:
+    """The intersection over union of each class, whose mean is mIoU."""
+    both = seen.confusion.diag()
+    return (both / (seen.confusion.sum(0) + seen.confusion.sum(1) - both)).tolist()
+
+
+def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mirror every second picture and its mask, left to right, at random."""
+    mirrored = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device) < 0.5
+    masks = torch.where(mirrored[:, 0], y.flip(-1), y)
+    return torch.where(mirrored, x.flip(-1), x), masks
+
+
+class Segmentation(Task):
+    """Images with a mask: y uint8 [n, height, width], see ``targets``."""
+
+    networks = SEGMENTERS
+    augmentations = {"flip": flip}
+    known_metrics = METRICS | {"per_class_iou": per_class_iou}
+    ignored = VOID
+    batch = 128
+    about = {"task": "segmentation", "accuracy": "mIoU"}
+    loss = staticmethod(pixel_cross_entropy)  # type: ignore[assignment]
+
+    @staticmethod
+    def find_source(dataset: Any, users: Any = None) -> Source:
+        return find(dataset, "masks")
+
+    def check_outputs(self, name: str, outputs: Any, y: Tensor) -> None:
+        shape = getattr(outputs, "shape", ())
+        if len(shape) == 4 and shape[-1]:  # scores of squares are allowed
+            k = max(1, y.shape[-1] // shape[-1])
+            y = y[:, ::k, ::k]
+        super().check_outputs(name, outputs, y)
+
+    def read(self, scores: Tensor) -> Tensor:
+        """The class of each pixel [n, height, width], of scores for squares of k x k
+        pixels."""
+        k = self.shape[-1] // scores.shape[-1]
+        return scores.argmax(-3).repeat_interleave(k, -1).repeat_interleave(k, -2)
+
+    def score(
+        self, net: nn.Module, client: int | None, predictions: ByClient
+    ) -> dict[str, float]:
+        """mIoU, loss and pixel accuracy. A class that is neither shown nor predicted
+        does not count."""
+        from torchmetrics import classification
+
+        options = {
+            "num_classes": self.source.classes,
+            "ignore_index": VOID,
+            "validate_args": False,
+        }
+        overlap = classification.MulticlassJaccardIndex(**options).to(self.device)
+        right = classification.MulticlassAccuracy(average="micro", **options).to(
+            self.device
+        )
+        total, predicted = 0.0, []
+        for scores, target in self.tested(net):
+            total += float(self.loss(scores, target)) * len(target)
+            kinds = self.read(scores)
+            overlap.update(kinds, target.long())
+            right.update(kinds, target.long())
+            if self.metrics:
+                predicted.append(kinds.to(torch.uint8).cpu())
+        if predicted:
+            predictions[client] = torch.cat(predicted)
+        return {
+            "accuracy": float(overlap.compute()),
+            "loss": total / len(self.test[1]),
+            "pixel_accuracy": float(right.compute()),
+        }
+
+
+@arguments_of(Task.make)
+def segmentation(**arguments: Any) -> Segmentation:
+    """A task with masks. The column accuracy is mIoU.
+
+    Parameters
+    ----------
+    dataset
+        "digits" or "voc" as of ``detection``; or what ``fl.seeing.from_masks`` makes.
+    network
+        A name in ``fl.seeing.SEGMENTERS``, or a function that makes a module that gives
+        scores [batch, classes, height, width], or a k-th of both sides.
+    metrics
+        "per_class_iou", or those of ``fl.tasks.classification``, of pixels.
+    clients, partition, seed, augment, train, test, device, validation
+        As of ``detection``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fedlearn as fl
+    >>> pictures = np.zeros((4, 64, 64), np.uint8)
+    >>> masks = np.ones((4, 64, 64), np.uint8)
+    >>> source = fl.seeing.from_masks(pictures, masks, classes=2, test=0.5)
+    >>> fl.seeing.segmentation(source, clients=2).held.tolist()
+    [[0, 4096], [0, 4096]]
+    """
+    task = Segmentation.make(**arguments)
+    task.try_network()
+    return task
