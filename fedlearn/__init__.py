@@ -22,13 +22,11 @@ if TYPE_CHECKING:
         models,
         parts,
         plot,
-        results,
         rng,
         seeing,
         tasks,
         wire,
     )
-    from . import ledger as claims
     from .book.check import check, progress, solution
     from .book.explorers import explore
     from .core import (
@@ -49,10 +47,12 @@ if TYPE_CHECKING:
     from .data import partition
     from .engines import flower
     from .errors import DataError, WireError
-    from .experiment import Experiment
     from .history import History
+    from .lab import ledger as claims
+    from .lab import results
+    from .lab.experiment import Experiment
+    from .lab.results import summary
     from .methods.fed_repopt_search import search as repopt_search
-    from .results import summary
     from .settings import Settings
 
 __version__ = "0.1.0"
@@ -63,14 +63,17 @@ _FRONT = {
         text.partition("=")
         for text in """
     Adam=core:Adam Averaging=core:Averaging DataError=errors:DataError Downlink=core:Downlink
-    Experiment=experiment:Experiment History=history:History Mean=core:Mean Method=core:Method
+    Experiment=lab.experiment:Experiment History=history:History Mean=core:Mean
+    Method=core:Method
     SGD=core:SGD Settings=settings:Settings TaskLoss=core:TaskLoss TaskNetwork=core:TaskNetwork
     Uplink=core:Uplink WireError=errors:WireError book callbacks check=book.check:check
-    claims=ledger clients=core:clients cost=costs:cost data engines explore=book.explorers:explore
+    claims=lab.ledger clients=core:clients cost=costs:cost data engines
+    explore=book.explorers:explore
     flower=engines.flower initial_network=core.local:initial_network link meter methods models
     partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
-    repopt_search=methods.fed_repopt_search:search results rng run=core:run seeing
-    solution=book.check:solution summary=results:summary tasks wire
+    repopt_search=methods.fed_repopt_search:search results=lab.results rng run=core:run
+    seeing
+    solution=book.check:solution summary=lab.results:summary tasks wire
     """.split()
     )
 }

@@ -9,13 +9,16 @@ import io
 import math
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .errors import pick
+import torch
+
+from .errors import pick, short
 from .files import check_writable, to_json, write_text
 
 Row = dict[str, Any]
@@ -115,3 +118,26 @@ def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
 
     hide = not (visible if show is None else show)
     return tqdm(initial=done, total=rounds, desc=name, unit="round", disable=hide, leave=False)
+
+
+def list_callbacks(on_round: Any) -> list[Callable]:
+    """The functions that are called after each round."""
+    functions = [on_round] if callable(on_round) else on_round
+    if isinstance(functions, Iterable):
+        functions = list(functions)
+        if all(callable(f) for f in functions):
+            return functions
+    raise ValueError(
+        f"on_round is a function of the row and the state, or several, not {short(on_round)}."
+    )
+
+
+def call(callbacks: list[Callable], row: Row, state: Any) -> bool:
+    """Call all of them; whether one returned True, of Python, numpy or torch."""
+    ended = False
+    for function in callbacks:
+        answer = function(row, state)
+        kind = getattr(answer, "dtype", type(answer))
+        if kind in (bool, torch.bool) and bool(answer):
+            ended = True
+    return ended

@@ -16,7 +16,7 @@ Tensors = dict[str, torch.Tensor]
 
 def _head(history: History) -> dict[str, Any]:
     """What has to be equal for a checkpoint to belong to a run; versions may differ."""
-    names = ("parts", "task", "data", "settings")
+    names = ("parts", "task", "data", "settings", "network")
     return {"method": history.method} | {name: history.meta[name] for name in names}
 
 

@@ -10,7 +10,7 @@ import html
 import inspect
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import prod
@@ -34,7 +34,6 @@ from .extensions import find
 from .files import to_json, write_text
 from .history import History
 from .methods import METHODS
-from .results import text_table
 from .settings import Settings, whole_number
 from .tasks import Task
 from .wire import Pooled
@@ -74,6 +73,21 @@ def learned(outputs: Any) -> list[Tensor]:
     """The tensors in what a network gives, also in a tuple, a list or a dictionary, that depend on
     its parameters."""
     return [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
+
+
+def text_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows of texts as lines, the first column to the left, for a terminal and without pandas.
+
+    >>> print(text_table([{"method": "FedAvg", "MB": "12.5"}, {"method": "RPN", "MB": "0.75"}]))
+    method    MB
+    FedAvg  12.5
+    RPN     0.75
+    """
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+    first, *others = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join([left.ljust(first), *map(str.rjust, rest, others)]) for left, *rest in cells
+    )
 
 
 @dataclass(frozen=True, repr=False)

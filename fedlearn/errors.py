@@ -116,6 +116,7 @@ def check_number(
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
     """``value`` as an int; ``ValueError`` unless it is a whole number from ``least`` on."""
-    if isinstance(value, Integral) and not isinstance(value, bool) and value >= least:
-        return int(value)
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        if int(value) >= least:
+            return int(value)
     raise ValueError(f"{name} must be a whole number from {least} on, not {short(value)}.")

@@ -1,7 +1,9 @@
 """What a run leaves behind: one row a round, and under which settings it was made."""
 
+import platform
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
@@ -271,3 +273,39 @@ class History:
             for name in row.keys() & {"refused", "unevaluated"}:
                 row[name] = {int(client): why for client, why in row[name].items()}
         return cls(data["method"], meta, rows)
+
+
+def warn_of_round(history: History) -> None:
+    """Say what went wrong in the last round, if it is the first of its kind in the run."""
+    *earlier, row = history.rows
+    name = f"Round {row['round']} of {history.method}"
+    later = "history.rows has this and later ones."
+    if row["untaken"] and not any(r.get("untaken") for r in earlier):
+        warnings.warn(f"{name} was not taken: {row['untaken']} {later}", stacklevel=3)
+    for column, noun in (("refused", "answer"), ("unevaluated", "evaluation")):
+        for k, why in row[column].items():
+            if not any(k in r[column] for r in earlier):
+                text = f"{name}: the {noun} of client {k} does not count: {why} {later}"
+                warnings.warn(text, stacklevel=3)
+    if history.jumps == [row["round"]]:
+        text = f"{name}: the loss is more than {JUMP:g} times the lowest before."
+        warnings.warn(text, stacklevel=3)
+
+
+def describe(
+    method: Any, task: Any, settings: Any, threads: int
+) -> dict[str, Any]:
+    """The head of a history: parts, task, settings, versions and hardware."""
+    hardware = platform.processor() or platform.machine()
+    if task.device.type == "cuda":
+        hardware = torch.cuda.get_device_name(task.device)
+    return {
+        "parts": method.parts(),
+        "task": task.describe(),
+        "data": task.digests,
+        "settings": asdict(settings),
+        "threads": threads,
+        "device": f"{task.device.type} ({hardware})",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

@@ -27,7 +27,6 @@ from .core import (
     Objective,
     Optimizer,
     Part,
-    Residual,
     State,
     Step,
     TaskLoss,
@@ -54,3 +53,4 @@ from .methods.edge import Edge
 from .methods.fed_repopt import Smoothed
 from .methods.replay import KeptSteps, Replay
 from .methods.robust import Clipped, Krum, Median, TrimmedMean
+from .methods.rpn import Residual

@@ -133,7 +133,7 @@ def results_of(runs, title):
     """The stored runs of a method: a row for runs that differ in the seed."""
     import pandas
     from fedlearn.book import setup, show
-    from fedlearn.results import spread
+    from fedlearn.lab.results import spread
 
     runs = runs[~runs["file"].str.endswith("_bytes.json")]  # runs that only count bytes
     if runs.empty:
@@ -188,8 +188,8 @@ def write(app, config):
     toc = Path(app.srcdir) / "_toc.yml"
     if "methods/" not in toc.read_text(encoding="utf-8"):
         return
-    from fedlearn import results
     from fedlearn.costs import cost
+    from fedlearn.lab import results
     from fedlearn.methods import METHODS
 
     written = titles()

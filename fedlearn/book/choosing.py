@@ -1,8 +1,8 @@
 """Chapter 11, choosing a method: what a fleet pays, and a contest of all methods.
 
-``python -m fedlearn.book.choosing --jobs 2`` runs what ``data/chapters/choosing.yaml``
+``python -m fedlearn.book.choosing --jobs 2`` runs what ``data/choosing/chapter.yaml``
 states and
-``data/grids/choosing.json`` lacks. Each method has the same budget of tuning on each
+``data/choosing/grid.json`` lacks. Each method has the same budget of tuning on each
 split and number of clients: three short runs with values of one of its options, judged
 on validation images, and then whole runs with the best value. The command may be
 stopped at any time. ``up`` and ``down`` are the bytes of one client in one round, on
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import link, results
-from ..experiment import Experiment
+from .. import link
 from ..history import History
-from ..recipes import APART
+from ..lab import results
+from ..lab.experiment import Experiment
+from ..lab.recipes import TRIAL_SEED as APART
 from .check import Function, number, varied
 from .grids import Row, chapter_file, command_line, fill, stored, trained
 
@@ -160,7 +161,7 @@ Cell = tuple[str, int, str]
 
 @cache
 def spec() -> dict[str, Any]:
-    """What ``data/chapters/choosing.yaml`` states."""
+    """What ``data/choosing/chapter.yaml`` states."""
     return chapter_file("choosing")
 
 

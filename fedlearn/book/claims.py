@@ -1,7 +1,7 @@
 """What a paper claims beside what was measured here: the table that opens a chapter,
 the paper's statements asked of the stored runs, and the ledger as a page shows it.
 
-``data/chapters/<name>.yaml`` states the rows of the table under ``opening``: what the
+``data/<name>/chapter.yaml`` states the rows of the table under ``opening``: what the
 paper prints is read from the ledger, what was measured here from the stored runs. A
 cell without a run carries the command that fills it. Statements stand under ``holds``:
 what the paper ``says``, the labels of two rows of its recipes, ``one`` and ``other``,
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import ledger as claims
-from .. import results
 from ..files import to_json
 from ..history import MEASURES, History
-from ..recipes import SCALES, results_folder
-from ..results import FEW, paired, spread
+from ..lab import ledger as claims
+from ..lab import results
+from ..lab.recipes import SCALES, results_folder
+from ..lab.results import FEW, paired, spread
 from .grids import chapter_file
 from .show import Shown, inline, missing, sortable, table
 

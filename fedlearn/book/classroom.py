@@ -572,10 +572,3 @@ def configuration(path: Path) -> str:
         if kept(Path(f"{name}.py")):
             extensions[name] = "_ext"
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-
-
-def held_solutions() -> Path | None:
-    """The folder of solutions beside the package that is running, if it is a
-    checkout's."""
-    folder = ROOT / "book" / "solutions"
-    return folder if folder.is_dir() else None

@@ -165,7 +165,7 @@ def explore(
     number, caption, alt : str
         Of the figure: "4.5", what stands below it, and what there is to see.
     name : str
-        A chapter with a file in ``data/grids``.
+        A chapter with a file in ``data/<chapter>/grid.json``.
     guess : float, optional
         The reader's accuracy, 0 to 1; without it a slider asks for one.
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def watch_maps(number: str) -> "Chart":
     """A digit, four of the maps that cross, and what a server can paint back from all
     sixteen, under a slider for noise; bars for how much of the picture is back and how
-    many digits are read. The numbers are those of data/chapters/fed_gkt_noise.py."""
+    many digits are read. The numbers are those of data/fed_gkt/noise.py."""
     from .show import chart
     from .vega import GREY, ONE, WORDS, alt, choice, layered, slider
 
-    columns = json.loads(data_path("grids", "fed_gkt_noise.json").read_text("utf-8"))[
+    columns = json.loads(data_path("fed_gkt", "noise.json").read_text("utf-8"))[
         "columns"
     ]
     cells = [

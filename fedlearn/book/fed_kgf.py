@@ -279,7 +279,7 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     """Stored runs where clients are alike: accuracy late in the run, and where each
     stands when it has sent as much as Fed-KGF in its whole run, up and down or up
     alone."""
-    from ..results import spread
+    from ..lab.results import spread
     from .claims import dagger, reached
 
     runs = alike(dataset)

@@ -1,6 +1,6 @@
-"""Grids: many short runs behind an explorer, made once and kept in ``data/grids``.
+"""Grids: many short runs behind an explorer, made once and kept in ``data/<chapter>/grid.json``.
 
-``python -m fedlearn.book.grids rpn`` runs what ``data/chapters/rpn.yaml`` states under
+``python -m fedlearn.book.grids rpn`` runs what ``data/rpn/chapter.yaml`` states under
 ``grid``: each of its lines at each position of its control, for each number of clients
 and each seed. If it states ``splits``, ``{control: .., positions: {position:
 partition}}``, that is for each of them, too, except for lines with a ``partition`` of
@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.sources import data_path
 from ..errors import extra
-from ..experiment import Experiment
 from ..files import read_yaml, to_json, write_text
+from ..lab.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas
@@ -36,13 +37,18 @@ Row = dict[str, Any]
 
 
 def chapter_file(name: str) -> dict[str, Any]:
-    """What ``data/chapters/<name>.yaml`` states; ``ValueError`` if there is no such
+    """What ``data/<name>/chapter.yaml`` states; ``ValueError`` if there is no such
     chapter."""
-    path = data_path("chapters", f"{name}.yaml")
+    path = data_path(name, "chapter.yaml")
     if not path.exists():
-        names = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml")))
-        raise ValueError(f"There is no data/chapters/{name}.yaml; there are: {names}.")
+        names = ", ".join(sorted(p.parent.name for p in data_path().glob("*/chapter.yaml")))
+        raise ValueError(f"There is no chapter {name!r} in data; there are: {names}.")
     return read_yaml(path)
+
+
+def grid_file(name: str) -> Path:
+    """The file of a chapter's grid."""
+    return data_path(name, "grid.json")
 
 
 def experiments(name: str) -> Iterator[tuple[tuple[Any, ...], Experiment]]:
@@ -108,7 +114,7 @@ def origin(command: str) -> dict[str, Any]:
     """Which code made a file here and now, by which command, on what."""
     import torch
 
-    from ..results import provenance
+    from ..lab.results import provenance
 
     return {
         **provenance(),
@@ -128,14 +134,14 @@ def keep(
     )
     head = to_json(origin(command) | about, indent=1)[:-2]
     write_text(
-        data_path("grids", f"{name}.json"), f'{head},\n "columns": {{\n{text}\n}}}}\n'
+        grid_file(name), f'{head},\n "columns": {{\n{text}\n}}}}\n'
     )
 
 
 def stored(name: str) -> tuple[list[Row], float]:
     """The rows of a grid's file and the seconds that they took; none if there is no
     file."""
-    path = data_path("grids", f"{name}.json")
+    path = grid_file(name)
     if not path.exists():
         return [], 0.0
     grid = json.loads(path.read_text(encoding="utf-8"))
@@ -205,7 +211,7 @@ def grid(name: str) -> "pandas.DataFrame":
     with extra("book"):
         import pandas as pd
 
-    path = data_path("grids", f"{name}.json")
+    path = grid_file(name)
     if not path.exists():
         raise ValueError(
             f"There is no grid {name!r} yet; python -m fedlearn.book.grids {name}"

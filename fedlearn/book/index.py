@@ -1,7 +1,7 @@
 """The first page and the map of the methods: cards, accuracy against time, and the
 poster.
 
-``data/chapters/index.yaml`` states which stored runs are shown. The time of a round is
+``data/index/chapter.yaml`` states which stored runs are shown. The time of a round is
 ``fedlearn.link.time``, written once more as a Vega expression (``SECONDS``). In a card
 the server is on the left and the clients are on the right. Parts that a method replaces
 are filled plates. An arrow is as wide as the bytes of a stored run; the pale arrow
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import link, methods, results, tasks
+from .. import link, methods, tasks
 from ..core import run
 from ..history import History
+from ..lab import results
 from ..plot import COLOURS, compare
 from .grids import chapter_file
 from .show import Chart, Shown, chart, figure

@@ -1,7 +1,7 @@
 """Chapter 10, seeing: pictures with boxes and masks, stored runs, and the checks of its
 exercises.
 
-``data/chapters/seeing_drawn.py`` stores what networks drew while they learned.
+``data/seeing/drawn.py`` stores what networks drew while they learned.
 """
 
 import io
@@ -40,7 +40,7 @@ def seen() -> dict[str, Any]:
     ``objects`` (true boxes) and ``masks``."""
     from ..seeing import detection, segmentation
 
-    stored = json.loads(data_path("grids", "seeing.json").read_text(encoding="utf-8"))
+    stored = json.loads(data_path("seeing", "grid.json").read_text(encoding="utf-8"))
     for picture in stored["pictures"]:
         if picture["task"] == "segmentation":
             drawn = picture["drawn"]
@@ -387,7 +387,7 @@ def learned(task: str) -> Rows:
     rounds and in brackets in the last test: the mean over all classes, over those that
     are frequent; how far this is from FedAvg's in the last quarter, in how many seeds
     it is below, and what crosses."""
-    from ..results import paired
+    from ..lab.results import paired
     from .claims import both, by_label, reached
 
     runs = by_label("seeing_small", task=task)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import extra
 from ..files import to_json
 from ..history import MEASURES
-from ..results import summary
+from ..lab.results import summary
 
 if TYPE_CHECKING:
     import pandas

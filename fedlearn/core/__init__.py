@@ -9,7 +9,6 @@ from .links import (
     Feedback,
     Link,
     Lossy,
-    Residual,
     Sections,
     Step,
     Trained,

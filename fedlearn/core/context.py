@@ -33,6 +33,19 @@ class Arrival(NamedTuple):
     buffers: int = 0  # bytes of the message that are batch statistics
 
 
+def batches(n: int, size: int, net: Any) -> list[tuple[int, int]]:
+    """Start and end of each batch of a client with n samples.
+
+    ``BatchNorm1d`` cannot train on a single sample. In a network with such layers, a last
+    batch of one joins the batch before it.
+    """
+    starts = list(range(0, n, size))
+    if len(starts) > 1 and n % size == 1:
+        if any(isinstance(m, torch.nn.BatchNorm1d) for m in net.modules()):
+            starts.pop()
+    return list(zip(starts, [*starts[1:], n], strict=True))
+
+
 @dataclass
 class State:
     """The global model, and what the server's parts remember from round to round."""
@@ -95,19 +108,7 @@ class Context:
 
     def steps(self, client: int) -> int:
         """How many local steps a client takes in a round: E epochs of its batches."""
-        batches = -(-self.task.sizes[client] // self.settings.batch_size)
-        return self.settings.epochs * batches
-
-    def kept(self, key: str, params: list[torch.Tensor]) -> list[torch.Tensor]:
-        """For each trained parameter, the client's memory of ``key``/name; zero at first."""
-        tensors = []
-        names = [n for n, p in self.net.named_parameters() if p.requires_grad]
-        for name, p in zip(names, params, strict=True):
-            if isinstance(self.memory, list):
-                zero = torch.zeros_like(p[0])
-                rows = [memory.get(f"{key}/{name}", zero) for memory in self.memory]
-                tensors.append(torch.stack(rows))
-            else:
-                zero = torch.zeros_like(p)
-                tensors.append(self.memory.get(f"{key}/{name}", zero).clone())
-        return tensors
+        n = self.task.sizes[client]
+        return self.settings.epochs * len(
+            batches(n, self.settings.batch_size, self.net)
+        )

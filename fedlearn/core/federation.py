@@ -22,13 +22,11 @@ Read in this order: ``Server``, ``Client``, ``OneByOne``, ``Exchange``, ``one_ro
 
 import copy
 import math
-import platform
 import struct
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import chain
@@ -38,10 +36,10 @@ import torch
 
 from .. import checkpoint as checkpoints
 from .. import rng
-from ..callbacks import progress_bar
+from ..callbacks import call, list_callbacks, progress_bar
 from ..errors import Diverged, WireError, check_whole, near_names, pick, short
-from ..history import COLUMNS, JUMP, History
-from ..models import state_of
+from ..history import COLUMNS, History, describe, warn_of_round
+from ..models import digest, state_of
 from ..settings import Settings
 from ..wire import DOWN, UP, Message, Schema, assemble, pack, same_body, unpack
 from . import local
@@ -69,6 +67,9 @@ class Side:
             name: t.clone(memory_format=torch.contiguous_format)
             for name, t in self.tensors.items()
         }
+        # integer buffers, such as counts of batches, begin anew at each client
+        self.counts = [b for b in self.net.buffers() if not b.is_floating_point()]
+        self.first_counts = [b.clone() for b in self.counts]
         self._drawn: dict[int, tuple[int, ...]] = {}
 
     @cached_property
@@ -93,6 +94,8 @@ class Side:
     def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
         """This side's network with these weights, as it is in round ``t``."""
         local.load(self.tensors, weights)
+        for count, first in zip(self.counts, self.first_counts, strict=True):
+            count.copy_(first)
         self.method.model.refresh(self.net, self.task, t)
         return self.net
 
@@ -180,13 +183,14 @@ class Server(Side):
         last_seen: Mapping[int, int] = {},
     ) -> State:
         """The next state. Without a single arrival it stays as it is."""
+        streamed = not isinstance(arrivals, list)  # they come while clients train
         arrivals = iter(arrivals)
         first = next(arrivals, None)
         if first is None:
             return state
         uplink = self.method.uplink
         expected = {}
-        for k in self.participants(t):
+        for k in self.participants(t) if streamed else ():
             expected[k] = uplink.expected(self.context(t, k, self.up, {}))
         memory = dict(state.memory)
         ctx = self.context(
@@ -533,7 +537,8 @@ def run(
         connect(engine, client, threads, memory_limit) as clients,
     ):
         about = describe(method, task, settings, threads)
-        history = History(method.name, about | {"engine": clients.about})
+        about |= {"engine": clients.about, "network": digest(server.net)}
+        history = History(method.name, about)
         state = server.start()
         if checkpoint is not None:
             saved = checkpoints.resume(
@@ -624,29 +629,6 @@ def refuse_unknown(unknown: dict[str, Any]) -> None:
         )
 
 
-def list_callbacks(on_round: Any) -> list[OnRound]:
-    """The functions that are called after each round."""
-    functions = [on_round] if callable(on_round) else on_round
-    if isinstance(functions, Iterable):
-        functions = list(functions)
-        if all(callable(f) for f in functions):
-            return functions
-    raise ValueError(
-        f"on_round is a function of the row and the state, or several, not {short(on_round)}."
-    )
-
-
-def call(callbacks: list[OnRound], row: dict[str, Any], state: State) -> bool:
-    """Call all of them; whether one returned True, of Python, numpy or torch."""
-    ended = False
-    for function in callbacks:
-        answer = function(row, state)
-        kind = getattr(answer, "dtype", type(answer))
-        if kind in (bool, torch.bool) and bool(answer):
-            ended = True
-    return ended
-
-
 def check_resumed(history: History, rounds: int, checkpoint: Any) -> None:
     """``ValueError`` for a checkpoint of more rounds than were asked for."""
     if len(history) > rounds:
@@ -663,39 +645,3 @@ def evaluate_owed(server: Server, engine: Any, state: State, history: History) -
     if row["accuracy"] is None and not row["unevaluated"]:
         engine.ready(t, row["clients"])
         row |= server.evaluate(t, state, Exchange(t, engine, row, history.last_seen()))
-
-
-def warn_of_round(history: History) -> None:
-    """Say what went wrong in the last round, if it is the first of its kind in the run."""
-    *earlier, row = history.rows
-    name = f"Round {row['round']} of {history.method}"
-    later = "history.rows has this and later ones."
-    if row["untaken"] and not any(r.get("untaken") for r in earlier):
-        warnings.warn(f"{name} was not taken: {row['untaken']} {later}", stacklevel=3)
-    for column, noun in (("refused", "answer"), ("unevaluated", "evaluation")):
-        for k, why in row[column].items():
-            if not any(k in r[column] for r in earlier):
-                text = f"{name}: the {noun} of client {k} does not count: {why} {later}"
-                warnings.warn(text, stacklevel=3)
-    if history.jumps == [row["round"]]:
-        text = f"{name}: the loss is more than {JUMP:g} times the lowest before."
-        warnings.warn(text, stacklevel=3)
-
-
-def describe(
-    method: Method, task: Any, settings: Settings, threads: int
-) -> dict[str, Any]:
-    """The head of a history: parts, task, settings, versions and hardware."""
-    hardware = platform.processor() or platform.machine()
-    if task.device.type == "cuda":
-        hardware = torch.cuda.get_device_name(task.device)
-    return {
-        "parts": method.parts(),
-        "task": task.describe(),
-        "data": task.digests,
-        "settings": asdict(settings),
-        "threads": threads,
-        "device": f"{task.device.type} ({hardware})",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }

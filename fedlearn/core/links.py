@@ -18,7 +18,7 @@ from torch import nn
 from .. import rng
 from ..errors import WireError
 from ..models import state_of
-from ..wire import Coder, Dense, Schema, SharedRandomness, Sparse, Stochastic, Votes
+from ..wire import Coder, Dense, Schema, SharedRandomness, Sparse, Stochastic
 from ..wire.coders import read_floats, write_floats
 from .context import Context, Part, Tensors
 
@@ -156,7 +156,9 @@ class Link(Part):
             passed.append((step, x))
         unknown = x.keys() - ctx.schema.shapes.keys()
         if unknown:
-            raise ValueError(f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}.")
+            raise ValueError(
+                f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}."
+            )
         sections: Sections = {}
         for coder, names in coders.items():
             names = [name for name in names if name in x]
@@ -164,7 +166,9 @@ class Link(Part):
                 coded = write_floats([x[name] for name in names], coder.dtype)
                 sections.update(zip(names, coded, strict=True))
                 continue
-            draws = [self._generator("coder", ctx)] if isinstance(coder, Stochastic) else []
+            draws = (
+                [self._generator("coder", ctx)] if isinstance(coder, Stochastic) else []
+            )
             for name in names:
                 shared = self._shared(coder, name, ctx)
                 sections[name] = coder.encode(x[name], *draws, *shared)
@@ -183,7 +187,9 @@ class Link(Part):
             shapes = [ctx.schema.shapes[name] for name in names]
             if type(coder) is Dense:
                 coded = [sections[name] for name in names]
-                x.update(zip(names, read_floats(coded, shapes, coder.dtype), strict=True))
+                x.update(
+                    zip(names, read_floats(coded, shapes, coder.dtype), strict=True)
+                )
                 continue
             for name, shape in zip(names, shapes, strict=True):
                 shared = self._shared(coder, name, ctx)
@@ -242,13 +248,6 @@ class Uplink(Link):
         super().__init__(*(steps or (Update(),)))
         if self.makes is Trained:
             raise ValueError(f"{self!r} must begin with a step such as Update().")
-
-    @property
-    def votes(self) -> bool:
-        """Whether a server may count the signs of the tensors that arrive."""
-        if issubclass(self.makes, Update):
-            return not isinstance(self.code.coder, Sparse)
-        return self.makes is Votes
 
     def expected(self, ctx: Context) -> list[str]:
         """The names of the tensors that this client's message must hold."""
@@ -347,16 +346,3 @@ class Feedback(Step):
                 e[f"error/{name}"] = x[name].clone()
             elif name in ctx.lossy or f"error/{name}" in e:
                 e[f"error/{name}"] = x[name] - sent[name]
-
-
-@dataclass(frozen=True)
-class Residual(Step):
-    """What has changed since M^0, which both sides hold."""
-
-    takes = Weights
-
-    def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {name: t - ctx.initial[name] for name, t in x.items()}
-
-    def decode(self, x: Tensors, ctx: Context) -> Tensors:
-        return {name: ctx.initial[name] + t for name, t in x.items()}

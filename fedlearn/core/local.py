@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -11,9 +12,10 @@ from torch import nn
 from .. import rng
 from ..models import Network, multiply_adds, state_of
 from ..settings import Settings
-from .context import Batch, Context, Part, Tensors
+from .context import Batch, Context, Part, Tensors, batches
 
 Loss = Callable[[nn.Module, Batch], torch.Tensor]
+BUILT: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # modules in use
 SMALL_STEP = 50e6  # multiply-adds (forward) of a step in which overhead counts
 
 
@@ -33,9 +35,8 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
             if x.is_floating_point():
                 x = x.to(params[0].dtype, memory_format=layout(net))
             index = order.to(task.device)
-            B = settings.batch_size
-            for at in range(0, len(y), B):
-                batch = Batch(x[at : at + B], y[at : at + B], index[at : at + B])
+            for start, end in batches(len(y), settings.batch_size, net):
+                batch = Batch(x[start:end], y[start:end], index[start:end])
                 step(loss(net, batch), params, method.optimizer, state)
 
 
@@ -64,6 +65,13 @@ def new_network(model: "Model", task: Any) -> nn.Module:
     """The network of a model part, with the weights that the task's seed gives it."""
     with rng.scope(task.seed, "initial weights"):
         net = model.build(task).to(task.device)
+    for module in net.modules():
+        if BUILT.get(id(module)) is module:
+            raise ValueError(
+                "The network's function returned a module that is in use already: let it make "
+                "a new one each time, or every run starts from trained weights."
+            )
+    BUILT.update({id(module): module for module in net.modules()})
     for p in net.parameters():
         if p.dim() == 4:
             p.data = p.data.to(memory_format=layout(net))

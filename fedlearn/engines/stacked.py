@@ -589,6 +589,9 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     for module in net.modules():
         if isinstance(module, torch.nn.Dropout) and task.device.type == "cuda":
             module.p = 0.0  # on a GPU the two forms draw different masks
+    batched = any(isinstance(module, nn.BatchNorm1d) for module in net.modules())
+    if batched and any(n % settings.batch_size == 1 for n in task.sizes):
+        return "a client's last batch of one cannot pass its batch normalisation"
     pair = np.argsort(task.sizes)[-2:].tolist()
     order = torch.arange(min(settings.batch_size, *(task.sizes[k] for k in pair), 8))
     index, epochs = (

@@ -41,6 +41,21 @@ def inner(
     return torch.stack(sums).sum(0)
 
 
+def remembered(ctx: Context, key: str, params: Params) -> Params:
+    """For each trained parameter, the client's memory of ``key``/name; zero at first."""
+    tensors = []
+    names = [n for n, p in ctx.net.named_parameters() if p.requires_grad]
+    for name, p in zip(names, params, strict=True):
+        if isinstance(ctx.memory, list):
+            zero = torch.zeros_like(p[0])
+            rows = [memory.get(f"{key}/{name}", zero) for memory in ctx.memory]
+            tensors.append(torch.stack(rows))
+        else:
+            zero = torch.zeros_like(p)
+            tensors.append(ctx.memory.get(f"{key}/{name}", zero).clone())
+    return tensors
+
+
 class Reference:
     """The outputs of a frozen copy of a network for a client's batches.
 

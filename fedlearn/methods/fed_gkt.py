@@ -190,7 +190,9 @@ class Server(Messages, AveragingServer):
     def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
         """The state after training on the new features, and on the last of absent clients."""
         memory = dict(state.memory)
-        entries = sum(self.task.sizes) * math.prod(self.maps)  # of the maps of all clients
+        entries = sum(self.task.sizes) * math.prod(
+            self.maps
+        )  # of the maps of all clients
         large = 4 * entries > self.method.memory_limit
         for k, tensors in known.items():
             memory.update({f"{name} {k}": x for name, x in tensors.items()})

@@ -17,7 +17,7 @@ import torch
 
 from ..core import SGD, Averaging, Context, Lossy, Step, Tensors, Update, Uplink
 from ..wire import Uniform
-from .base import Shifted
+from .base import Shifted, remembered
 
 
 def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
@@ -66,7 +66,7 @@ class Tracked(Shifted):
             if "round" in memory:
                 start = ctx.start if alone else {n: t[i] for n, t in ctx.start.items()}
                 self._track(memory, start, ctx.round)
-        return ctx.kept("delta", params)
+        return remembered(ctx, "delta", params)
 
     def _track(self, memory: Tensors, start: Tensors, round: int) -> None:
         """delta_j after the last round of this client, as movement of weights over -eta tau."""

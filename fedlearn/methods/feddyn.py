@@ -31,7 +31,7 @@ from ..core import (
     Uplink,
 )
 from ..errors import check_number
-from .base import inner, mean_update, trained
+from .base import inner, mean_update, remembered, trained
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Dynamic(Objective):
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         L, (theta, start) = ctx.task.loss, trained(net, ctx)
-        s = ctx.kept("sum", theta)
+        s = remembered(ctx, "sum", theta)
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
             moved = torch._foreach_sub(theta, start)

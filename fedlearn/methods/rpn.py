@@ -15,7 +15,20 @@ pooled entry is added to all k x k positions, so the shape inside a kernel stays
 import warnings
 from dataclasses import dataclass
 
-from ..core import DENSE, SGD, Averaging, Code, Context, Downlink, Mean, Residual, Update, Uplink
+from ..core import (
+    DENSE,
+    SGD,
+    Averaging,
+    Code,
+    Context,
+    Downlink,
+    Mean,
+    Step,
+    Tensors,
+    Update,
+    Uplink,
+    Weights,
+)
 from ..errors import check_number
 from ..wire import Coder, Pooled, Schema
 
@@ -45,6 +58,19 @@ class Pool(Code):
     def coder_for(self, name: str, ctx: Context) -> Coder:
         whole = self.share < 1 and name not in pooled_layers(ctx.schema, self.share)
         return DENSE if whole else self.coder
+
+
+@dataclass(frozen=True)
+class Residual(Step):
+    """What has changed since M^0, which both sides hold."""
+
+    takes = Weights
+
+    def encode(self, x: Tensors, ctx: Context) -> Tensors:
+        return {name: t - ctx.initial[name] for name, t in x.items()}
+
+    def decode(self, x: Tensors, ctx: Context) -> Tensors:
+        return {name: ctx.initial[name] + t for name, t in x.items()}
 
 
 @dataclass(frozen=True)

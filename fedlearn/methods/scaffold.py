@@ -19,14 +19,16 @@ from torch import nn
 from ..core import Aggregator, Arrivals, Averaging, Context, Downlink, Step, Tensors, Update, Uplink
 from ..errors import check_number
 from ..models import state_of
-from .base import Added, Shifted, mean_update
+from .base import Added, Shifted, mean_update, remembered
 
 
 class Controlled(Shifted):
     """SGD on g - (c_i - c)."""
 
     def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
-        apart = torch._foreach_sub(ctx.kept("c_i", params), ctx.kept("c", params))
+        apart = torch._foreach_sub(
+            remembered(ctx, "c_i", params), remembered(ctx, "c", params)
+        )
         return list(torch._foreach_div(apart, self.lr))
 
 

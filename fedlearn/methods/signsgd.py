@@ -26,7 +26,7 @@ from ..core import (
     Uplink,
 )
 from ..errors import check_number
-from ..wire import Signs
+from ..wire import Signs, Sparse, Votes
 from .base import summed
 from .replay import KeptSteps, Replay
 
@@ -41,7 +41,11 @@ class Majority(Aggregator):
         check_number("lr of Majority", self.lr, above=0)
 
     def check(self, method: Any) -> None:
-        if not method.uplink.votes:
+        uplink = method.uplink
+        dense = issubclass(uplink.makes, Update) and not isinstance(
+            uplink.code.coder, Sparse
+        )
+        if not dense and uplink.makes is not Votes:
             raise ValueError(
                 f"{self!r} counts the signs of dense updates, not {method.uplink!r}."
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +70,10 @@ def check_tensors(name: str, net: nn.Module) -> None:
     if not any(p.requires_grad for p in params):
         raise ValueError(f"{name} has no parameters to train, so nothing to send.")
     floats = [t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()]
-    if any(t.dtype != torch.float32 or t.is_meta for t in floats):
-        raise ValueError(f"{name} must be of float32, with values: net.float() makes it so.")
+    right = torch.get_default_dtype()  # float32, unless a program sets another
+    if any(t.dtype != right or t.is_meta for t in floats):
+        kind = str(right).removeprefix("torch.")
+        raise ValueError(f"{name} must be of {kind}, with values, as net.float() makes it.")
 
 
 def one_line(error: Exception) -> str:
@@ -80,10 +83,26 @@ def one_line(error: Exception) -> str:
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:
-    """What a network learns, by name: parameters, then floating-point buffers; its own tensors, not
-    copies. Nothing that the package computes reads the integer ones (``num_batches_tracked``)."""
-    tensors = net.state_dict(keep_vars=True)
-    return {name: t.detach() for name, t in tensors.items() if t.is_floating_point()}
+    """The tensors that training changes, by name: trained parameters and floating-point buffers.
+
+    They are the network's own, not copies. A tied weight has its first name only. Frozen
+    parameters are left out: both sides have them from the seed, so they never travel.
+    """
+    tensors: dict[str, Tensor] = {}
+    seen = set()
+    for name, t in net.state_dict(keep_vars=True).items():
+        frozen = isinstance(t, nn.Parameter) and not t.requires_grad
+        if t.is_floating_point() and not frozen and id(t) not in seen:
+            seen.add(id(t))
+            tensors[name] = t.detach()
+    return tensors
+
+
+def digest(net: nn.Module) -> str:
+    """A hash of the network's layers, names and shapes, by which a checkpoint knows it."""
+    shapes = [(name, tuple(t.shape)) for name, t in net.state_dict().items()]
+    text = f"{net} {shapes}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def kernel_names(state: Mapping[str, Tensor]) -> list[str]:

@@ -52,12 +52,13 @@ def wait(task):
 
 
 def federation(method, task, engine="sequential", **settings):
-    """(what the engine chose, the server, the clients, a function that plays the next round -> its
+    """(what the history says of the engine, the server, the clients, a function that plays the next round -> its
     row)"""
     settings = fl.Settings(**{"batch_size": BATCH, "evaluate_every": 10**9} | settings)
-    chosen = stacked.choose(engine, method, task, settings, task.clients)
     server = method.server_side(task, settings)
-    clients = fl.clients(method, task, settings, chosen.together)
+    clients = fl.clients(method, task, settings)
+    if engine != "sequential":
+        clients = stacked.connect(engine, clients.side)
     t, state, last_seen = 0, server.start(), {}
 
     def play():
@@ -67,7 +68,7 @@ def federation(method, task, engine="sequential", **settings):
         state, row = one_round(server, clients, t, state, last_seen)
         return row
 
-    return chosen, server, clients, play
+    return clients.about, server, clients, play
 
 
 def ratios(timers, reference, repeats):

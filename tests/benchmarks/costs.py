@@ -27,12 +27,12 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fedlearn as fl
-from fedlearn import recipes, reproduce
 from fedlearn.core import local
 from fedlearn.files import to_json, write_text
+from fedlearn.lab import recipes
+from fedlearn.lab.results import provenance
 from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
-from fedlearn.results import provenance
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import federation, random_task, ratios  # noqa: E402
@@ -193,9 +193,9 @@ def bits(quick):
 def repeats(quick):
     """Stored runs on digits of other processors, made here: their late accuracies, and by how much
     a single test differs."""
-    here = reproduce.hardware("cpu")
+    here = recipes.hardware("cpu")
     every = {r.key: r for r in recipes.runs() if r.experiment.task == "classification"}
-    lines = reproduce.stored(every.values(), None)
+    lines = recipes.stored(every.values())
     others = [
         (run, lines[key])
         for key, run in sorted(every.items())
@@ -204,7 +204,8 @@ def repeats(quick):
     rows = []
     for run, line in others[:: len(others) // REPEATS][: 1 if quick else REPEATS]:
         with TemporaryDirectory() as folder:
-            new = reproduce.train(run, Path(folder) / "a.checkpoint", False, Path(folder))
+            made = recipes.train(run, Path(folder) / "a.checkpoint", False)
+        new = fl.History.from_dict(made)
         old = fl.History.from_dict(line)
         pairs = zip(old.evaluated, new.evaluated, strict=True)
         single = max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs)

@@ -113,7 +113,7 @@ def messages(name, count, seed=0):
             engine.memories, engine.new, engine.did = {}, {}, {}
             server = method.server_side(task, settings) if way == "down" else server
             try:
-                quick = patch("fedlearn.local.train", lambda *a, **k: None)
+                quick = patch("fedlearn.core.local.train", lambda *a, **k: None)
                 with quick if way == "down" else nullcontext():
                     state, row = one_round(server, engine, 1, start, {})
                 refused = {(k, False) for k in row["refused"]}

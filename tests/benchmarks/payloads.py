@@ -1,14 +1,14 @@
 """What the papers' detection and segmentation networks send: real messages of one round, one local
 step a client, on noise of 64 x 64 pixels (a message's size does not depend on the pictures').
 
-    python tests/benchmarks/payloads.py [--only YOLOX-S] [--out data/results/seeing_bytes.json]
+    python tests/benchmarks/payloads.py [--only YOLOX-S] [--out seeing_bytes.json]
     python tests/benchmarks/payloads.py --costs [--meters FILE ...] --out data/results/sends.json
 
 The second counts what every method sends for some networks (``fl.cost``), and stores it with the
 tables that a meter wrote elsewhere (``fl.meter``), by default those that are stored there already.
 ``settings`` says of both parts by which commit and command they were made.
 
-``meta["claim"]`` is the entry of data/claims.yaml that has the printed number, ``meta["numbers"]``
+``meta["claim"]`` is the entry of the ledger that has the printed number, ``meta["numbers"]``
 what a client sends up apart from batch statistics and the message's own description (of methods
 that send float32), ``meta["mib"]`` all that goes up in a round, in MiB, as Fed-KGF counts."""
 

@@ -47,7 +47,7 @@ from peers import PEERS, shards_of  # noqa: E402
 
 LONG = 8  # seconds: longer rounds are timed once
 ROOT = Path(__file__).resolve().parents[2]
-FEDLEARN = [sys.executable, "-m", "fedlearn.cli"]
+FEDLEARN = [sys.executable, "-m", "fedlearn"]
 CORES = torch.get_num_threads()  # what torch takes by itself
 # label -> network, image shape, samples a client by the number of clients, how they are split
 NETWORKS = {
@@ -163,7 +163,7 @@ def row_of(args, label, network, shape, samples, clients, partition):
             seconds[name] = trouble(error)
     auto = ready.get("auto")
     row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
-    row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen.name}
+    row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen["name"]}
     row |= {"threads": auto and auto.threads}
     print(row, flush=True)
     return row

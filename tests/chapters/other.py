@@ -29,7 +29,7 @@ import numpy as np
 import fedlearn as fl
 from fedlearn.book.claims import leads, stored as table_of
 from fedlearn.book.grids import grid as grid_of
-from fedlearn.results import paired
+from fedlearn.lab.results import paired
 
 stored_runs = functools.cache(fl.results.load)
 table_of = functools.cache(table_of)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.modules |= dict.fromkeys(sys.argv[1:])  # None: an import fails
 import fedlearn as fl  # noqa: E402
-from fedlearn.cli import main  # noqa: E402
+from fedlearn.lab.cli import main  # noqa: E402
 
 task = fl.tasks.classification("digits", clients=3, train=60, test=30)
 history = fl.run(fl.methods.fedavg(), task, rounds=2)

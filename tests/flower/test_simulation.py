@@ -8,9 +8,9 @@ import ray
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli
 from fedlearn.engines import flower
-from fedlearn.experiment import Experiment
+from fedlearn.lab import cli
+from fedlearn.lab.experiment import Experiment
 
 from .conftest import small
 
@@ -80,6 +80,6 @@ def test_command_line_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     common = f"{common} --checkpoint c --no-progress --rounds".split()
     task, options = small(), {"participation": 0.5, "threads": 1}
     fl.run("stc", task, 2, checkpoint="c", **options)
-    assert not cli.main([*common, "4", "--engine", "flower", "--cpus-per-client", "1"])
+    assert not cli.main([*common, "4", "--engine", "flower"])
     assert fl.History.from_json(tmp_path / "h") == fl.run("stc", task, 4, **options)
     assert not ray.is_initialized()

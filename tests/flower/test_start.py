@@ -8,8 +8,8 @@ import pytest
 import ray
 
 import fedlearn as fl
-from fedlearn import cli
 from fedlearn.engines import flower
+from fedlearn.lab import cli
 
 SENTENCE = "Ray, which carries Flower's simulation, did not start"
 

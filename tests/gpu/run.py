@@ -104,7 +104,7 @@ class Steps:
     def recipes(self):
         """In order of value; one whose data are absent does not keep the others."""
         sys.path.insert(0, str(ROOT))
-        from fedlearn.recipes import RECIPES
+        from fedlearn.lab.recipes import RECIPES
 
         scale = "quick" if self.args.quick else "full"
         end = time.monotonic() + 60 * self.args.minutes

@@ -15,9 +15,9 @@ from scipy.sparse import csr_array
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli
 from fedlearn.arguments import check_value
 from fedlearn.errors import DataError
+from fedlearn.lab import cli
 
 
 class Began(Exception):
@@ -80,16 +80,12 @@ REFUSED = """
     run fedavg --plot x.png --against minutes ~ Minutes need a link
     run fedavg --out leaf ~ leaf is a folder
     run fedavg --out . ~ . is a folder
-    run fedavg --out a.json --checkpoint ./a.json ~ a.json is named for two things
     run fedavg --plot mine.py/x.png ~ mine.py is no folder
     run fedavg --plot x.pmg ~ Did you mean 'png'
-    run fedavg --log x.txt ~ .csv
-    run fedavg --until 2 ~ accuracy
     run mine.py:need ~ Did you mean 'needy'
     run mine.py:nothing ~ not a fedlearn.Method
     run no.such:method ~ ModuleNotFoundError
     run broken.py:method ~ broken.py, line 2
-    run fedavg --option lr=1e39 ~ finite
     run mine.py:needy ~ argument: 'lr'
     run fedavg --device banana ~ device 'banana'
     run fedavg --threads 100000 ~ threads
@@ -99,7 +95,6 @@ REFUSED = """
     run fedavg --train 99999999999999999999 ~ cannot be kept
     run fedavg --network os:system ~ 'os:system'
     run fedavg --metric mine.py:odd ~ one argument
-    run fedavg --engine stacked --memory-limit -1 ~ memory_limit
     run fedavg --dataset mnits ~ Did you mean 'mnist'
     run fedavg --dataset nowhere/photos ~ no file or folder
     run fedavg --dataset pickled.npz ~ objects
@@ -125,7 +120,6 @@ REFUSED = """
     reproduce rpn --only FedProx ~ row 'FedProx'
     reproduce rpn --partition shards:2 ~ partition
     reproduce rpn --test 451 ~ test
-    reproduce fed_kgf_figure3 --scale small --train 9 ~ hold a tenth out
     classroom nowhere there ~ nowhere
     classroom nowhere there --for moodle ~ moodle
 """

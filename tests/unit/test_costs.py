@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli
+from fedlearn.lab import cli
 
 
 def plain() -> nn.Module:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedlearn as fl
-from fedlearn import recipes, results
+from fedlearn.lab import recipes, results
 
 DOCS = {
     path.stem: path.read_text("utf-8") for path in Path(fl.methods.__file__).parent.glob("*.py")

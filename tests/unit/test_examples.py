@@ -19,7 +19,7 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    if name == "fedlearn.flower":
+    if name == "fedlearn.engines.flower":
         pytest.importorskip("flwr", reason="runs with make test-flower")
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried and not failed

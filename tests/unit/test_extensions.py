@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedlearn import cli
+from fedlearn.lab import cli
 
 MINE = """
 import fedlearn as fl

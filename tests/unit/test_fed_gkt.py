@@ -13,7 +13,7 @@ import fedlearn as fl
 from fedlearn import models
 from fedlearn.core import Exchange
 from fedlearn.errors import Diverged
-from fedlearn.methods.base import network_message
+from fedlearn.methods.edge import network_message
 from fedlearn.parts import Batch, Context
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 

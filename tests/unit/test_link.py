@@ -7,7 +7,7 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import link
-from fedlearn.runs import table
+from fedlearn.lab.cli import table
 
 
 def history(rounds=3, clients=2, up=1000, down=3000, seconds=4.0):
@@ -73,16 +73,13 @@ def test_quantities():
     assert last["LoRaWAN"] > last["2G"] > last["3G"] > last["LTE"]
 
 
-def test_the_table_has_minutes_and_joules_where_there_is_a_link_and_a_radio():
+def test_the_table_has_minutes_where_there_is_a_link():
     runs = {"a": [history(), history(seconds=8.0)], "b": [history(up=1)]}
-    how, radio = {"up": "1kbit", "down": "2kbit"}, {"up": "2mJ", "down": "1mJ"}
-    head, first, _, *about = table(runs, how, radio).splitlines()
+    how = {"up": "1kbit", "down": "2kbit"}
     minutes = np.mean([link.time(h, **how)[-1] for h in runs["a"]]) / 60
-    joules = np.mean([link.energy(h, **radio)[-1] for h in runs["a"]])
-    assert head.split()[-2:] == ["minutes", "joules"] and "minutes" not in table(runs)
-    sums = ["1.0000", "0.006", "0.009", "18.0", "0", f"{minutes:.4g}", f"{joules:.4g}"]
-    assert first.split() == ["a", "3", *2 * ["0.2000", "±", "0.0000"], *sums]
-    assert about[0] == "minutes: 1kbit up, 2kbit down"
+    head, _, first, *_ = table(runs, how).splitlines()
+    assert "minutes" in head and "minutes" not in table(runs, {})
+    assert f"{minutes:.4g}" in first
     ax = fl.plot.compare([runs["a"]], "minutes", link=how)
     assert ax.lines[0].get_xdata()[-1] == pytest.approx(minutes)
     with pytest.raises(ValueError, match="link"):

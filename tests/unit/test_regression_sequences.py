@@ -9,7 +9,7 @@ from safetensors import safe_open
 from sklearn.metrics import r2_score
 
 import fedlearn as fl
-from fedlearn import cli
+from fedlearn.lab import cli
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(200, 4)).astype(np.float32)

@@ -17,7 +17,8 @@ from torch import nn
 from torchvision.ops import box_iou
 
 import fedlearn as fl
-from fedlearn import DataError, cli, models, rng
+from fedlearn import DataError, models, rng
+from fedlearn.lab import cli
 from fedlearn.seeing import trunk, yolo
 from fedlearn.seeing.detection import best, precisions
 from fedlearn.seeing.detection import flip as flip_boxes

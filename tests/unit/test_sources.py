@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from fedlearn import reproduce
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 
@@ -140,7 +139,8 @@ def test_folders_of_pictures(empty):
     for x, y in ((d.train_x, d.train_y), (d.test_x, d.test_y)):
         assert (x[:, 0, 32, 32] - 60.0 * y).abs().max() <= 3
     assert torch.equal(d.train_x[1::2, 0], d.train_x[1::2, 2]), "grey ones have three channels"
-    counts = [reproduce.count_pictures(n) for n in ("cinic10", "tiny_imagenet")]
+    names = ("cinic10", "tiny_imagenet")
+    counts = [sources.count_listed(n, sources.locate(n)) for n in names]
     assert counts == [(20, 20), (6, 3)]
 
 

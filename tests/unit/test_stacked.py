@@ -211,7 +211,7 @@ def test_what_cannot_be_stacked_is_refused_with_the_reason(why, method, network,
     history = fl.run(method, task, 1, engine="auto")
     assert history.meta["engine"]["name"] == "sequential"
     assert why in history.meta["engine"]["why"] and history == fl.run(method, task, 1)
-    monkeypatch.setattr("fedlearn.local.OneByOne.exchange", lambda *a: pytest.fail("trained"))
+    monkeypatch.setattr("fedlearn.core.OneByOne.exchange", lambda *a: pytest.fail("trained"))
     with pytest.raises(ValueError, match=f"cannot be trained stacked: .*{why}"):
         fl.run(method, task, 1, engine="stacked")
 

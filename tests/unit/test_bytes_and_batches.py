@@ -1,0 +1,158 @@
+"""What need not travel does not; and each client that was drawn counts."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedlearn as fl
+
+X = np.random.default_rng(0).normal(size=(231, 6))
+Y = (X[:, 0] > 0) * 1 + (X[:, 1] > 0)
+
+
+class Once(nn.Module):
+    """One matrix, used twice by its only name."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.a = nn.Linear(6, 6, bias=False)
+        self.last = nn.Linear(6, classes)
+
+    def again(self, x):
+        return F.linear(x, self.a.weight)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.again(torch.relu(self.a(x.flatten(1))))))
+
+
+class Tied(Once):
+    """The same matrix with a second name."""
+
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.b = nn.Linear(6, 6, bias=False)
+        self.b.weight = self.a.weight
+
+    def again(self, x):
+        return self.b(x)
+
+
+def once(shape, classes):
+    return Once(classes)
+
+
+def tied(shape, classes):
+    return Tied(classes)
+
+
+def frozen(shape, classes):
+    body = nn.Linear(6, 500).requires_grad_(False)
+    return nn.Sequential(nn.Flatten(), body, nn.ReLU(), nn.Linear(500, classes))
+
+
+def normalised(momentum=0.1):
+    def network(shape, classes):
+        norm = nn.BatchNorm1d(8, momentum=momentum)
+        return nn.Sequential(nn.Flatten(), nn.Linear(6, 8), norm, nn.Linear(8, classes))
+
+    return network
+
+
+def make(network, **how):
+    how = {"clients": 4, "device": "cpu"} | how
+    return fl.tasks.classification((X, Y), network=network, **how)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "stc", "scaffold"])
+def test_a_tied_weight_is_one_weight(name):
+    single = fl.run(name, make(once), 3)
+    twofold = fl.run(name, make(tied), 3)
+    assert single == twofold, "also its bytes"
+    assert single.state.keys() == twofold.state.keys()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize("name", ["fedavg", "stc"])
+def test_frozen_weights_never_travel(name, engine):
+    trained = 501 * 3
+    history = fl.run(name, make(frozen), 2, engine=engine)
+    assert max(history.bytes_up.max(), history.bytes_down.max()) < 4 * (4 * trained + 100)
+    assert not history.bytes_up_buffers.any()
+    assert history.state.keys() == {"3.weight", "3.bias"}
+    weights = history.network()[1].weight
+    assert torch.equal(weights, fl.initial_network(fl.methods.fedavg(), make(frozen))[1].weight)
+
+
+def test_a_last_batch_of_one_joins_the_batch_before_it():
+    owners = [range(0, 41), range(41, 91), range(91, 132), range(132, 185)]
+    task = make(normalised(), clients=owners)
+    assert 33 in task.sizes
+    history = fl.run("fedavg", task, 2)
+    assert all(row["refused"] == {} for row in history.rows)
+    server = fl.methods.fedavg().server_side(task)
+    ctx = server.context(1, -1, server.up, {})
+    assert ctx.steps(task.sizes.index(33)) == 1
+    with pytest.raises(ValueError, match="batch of one"):
+        fl.run("fedavg", task, 1, engine="stacked")
+
+
+def test_a_resumed_run_with_counted_batches_is_the_uninterrupted_one(tmp_path):
+    task = make(normalised(momentum=None))
+    whole = fl.run("fedavg", task, 3)
+    fl.run("fedavg", task, 2, checkpoint=tmp_path / "run")
+    resumed = fl.run("fedavg", task, 3, checkpoint=tmp_path / "run")
+    assert whole == resumed
+    assert all(torch.equal(t, resumed.state[name]) for name, t in whole.state.items())
+
+
+def test_a_function_that_returns_one_module_twice_is_refused():
+    module = Once(3)
+    with pytest.raises(ValueError, match="new one each time"):
+        fl.run("fedavg", make(lambda shape, classes: module), 1)
+
+
+def test_a_checkpoint_knows_the_layers_of_its_network(tmp_path):
+    def net(shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(6, 8), layer(), nn.Linear(8, classes))
+
+    layer = nn.ReLU
+    fl.run("fedavg", make(net), 1, checkpoint=tmp_path / "run")
+    layer = nn.Tanh
+    with pytest.raises(ValueError, match="network differ"):
+        fl.run("fedavg", make(net), 2, checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize("true", [True, np.True_, torch.tensor(True)])
+def test_a_callback_ends_the_run_with_a_true_of_any_kind(true):
+    assert len(fl.run("fedavg", make(once), 3, on_round=lambda row, state: true)) == 1
+
+
+def test_an_error_in_a_clients_code_ends_the_run_and_names_the_client():
+    class Broken(fl.TaskLoss):
+        def begin(self, net, ctx):
+            raise ZeroDivisionError if ctx.client == 2 else KeyError
+
+    method = fl.methods.fedavg().but(objective=Broken())
+    with pytest.raises(KeyError) as error:
+        fl.run(method, make(once), 1)
+    assert "client 0" in error.value.__notes__[0]
+
+
+def test_a_model_that_is_not_finite_is_not_taken_and_said_at_once():
+    class Endless(fl.Mean):
+        def aggregate(self, state, arrivals, ctx):
+            new = super().aggregate(state, arrivals, ctx)
+            return {n: w / 0 if ctx.round == 2 else w for n, w in new.items()}
+
+    method = fl.methods.fedavg().but(server=Endless())
+    with pytest.warns(UserWarning, match="Round 2 of fedavg was not taken"):
+        history = fl.run(method, make(once), 3)
+    assert [bool(row["untaken"]) for row in history.rows] == [False, True, False]
+    assert history.loss[0] == history.loss[1] != history.loss[2]
+
+
+def test_an_unknown_option_is_refused_with_the_near_one():
+    with pytest.raises(TypeError, match="'epochs'"):
+        fl.run("fedavg", make(once), 1, epoch=2)
