@@ -40,7 +40,27 @@ ABOUT = (
     "Write each answer into its cell, and run all of them: a check "
     "says what is not yet right."
 )
-NBGRADER = """c = get_config()
+NBGRADER = """from nbgrader import preprocessors
+
+
+class DeduplicateIds(preprocessors.DeduplicateIds):
+    # nbgrader leaves empty metadata in the second half of a split cell, and stops there
+
+    def preprocess_cell(self, cell, resources, index):
+        cell, resources = super().preprocess_cell(cell, resources, index)
+        if cell.metadata.get("nbgrader") == {}:
+            del cell.metadata["nbgrader"]
+        return cell, resources
+
+
+c = get_config()
+c.Autograde.sanitize_preprocessors = [
+    preprocessors.ClearOutput,
+    DeduplicateIds,
+    preprocessors.OverwriteKernelspec,
+    preprocessors.OverwriteCells,
+    preprocessors.CheckCellMetadata,
+]
 c.ClearSolutions.code_stub = {"python": ""}  # the lines above the answer stay
 c.ClearSolutions.text_stub = ""
 c.OverwriteCells.add_missing_cells = True  # a check that a student removed is restored
