@@ -6,6 +6,7 @@ counts, and results all stored runs, with the command that makes them again. A b
 whose _toc.yml has no `methods/` gets none.
 """
 
+import html
 import inspect
 import re
 import sys
@@ -134,13 +135,35 @@ def users(srcdir, names):
     return found
 
 
-def results_of(entries, title):
-    from fedlearn.book import leaderboard, setup
+def results_of(runs, title):
+    """The stored runs of a method: a row for runs that differ in the seed."""
+    import pandas
+    from fedlearn.book import setup, show
+    from fedlearn.lab.results import spread
 
-    if not entries:
+    runs = runs[~runs["file"].str.endswith("_bytes.json")]  # runs that only count bytes
+    if runs.empty:
         return NO_RUN
-    caption = f"Stored runs of {title}. {leaderboard.ABOUT}"
-    table = leaderboard.shown("M.1", caption, entries).content
+    rows = []
+    for _, seeds in runs.groupby(["file", "alike"], sort=False):
+        first = seeds.iloc[0]
+        rows.append(
+            {
+                "method": first["label"],
+                "data": first["dataset"],
+                "network": first["network"],
+                "clients": first["clients"],
+                "split": first["partition"],
+                "rounds": first["rounds"],
+                "seeds": len(seeds),
+                "last test": spread(list(seeds["last test"])),
+                "last quarter": spread(list(seeds["last quarter"])),
+                "measure": first["measure"],
+                "command": f"<code>{html.escape(first['command'])}</code>",
+            }
+        )
+    caption = f"Stored runs of {title}: mean and standard deviation over the seeds."
+    table = show.sortable("M.1", pandas.DataFrame(rows), caption).content
     return f"```{{raw}} html\n{setup.styles().content}{table}\n```"
 
 
@@ -171,7 +194,6 @@ def write(app, config):
     toc = Path(app.srcdir) / "_toc.yml"
     if "methods/" not in toc.read_text(encoding="utf-8"):
         return
-    from fedlearn.book import choosing, leaderboard
     from fedlearn.costs import cost
     from fedlearn.lab import results
     from fedlearn.methods import METHODS
@@ -179,7 +201,7 @@ def write(app, config):
     written = titles()
     costs = cost(NETWORK, INPUT)
     numbers = costs.attrs["numbers"]
-    stored = leaderboard.rows(*results.tables()) + leaderboard.rows(*choosing.tables())
+    runs, _ = results.tables()
     used = users(app.srcdir, METHODS)
     rows, pages, seen = [], {}, set()
     for name, function in METHODS.items():
@@ -195,7 +217,7 @@ def write(app, config):
             source=module.__name__.replace(".", "/") + ".py",
             parts=parts_of(function),
             bytes=bytes_of(row, numbers),
-            results=results_of([r for r in stored if r["name"] == name], written[name]),
+            results=results_of(runs[runs["method"] == name], written[name]),
             used="\n".join(used[name]),
             classes=classes_of(module, module in seen),
         )

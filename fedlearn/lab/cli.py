@@ -68,14 +68,11 @@ recipe                str?   a table or figure, such as fed_kgf_figure3, or a pa
 """
 CLASSROOM = """
 folder                str    the folder with the chapters, book/ in a checkout
-out                   str    the folder to write; with --marks that of what was handed
-                             in
---for=plain           str    the program that marks: nbgrader reads source/, otter
+out                   str    the folder to write
+--for=nbgrader        str    the program that marks: nbgrader reads source/, otter
                              assign otter/
 --instructor          bool   with reference answers, rubrics and a plan: not for
                              students
---marks=              str    run what was handed in and write points into this file, as
-                             CSV
 --seed-from=          str    a CSV with the students' ids in a column id: numbers differ
                              by student
 --force               bool   write over what is there already
@@ -451,19 +448,23 @@ def pack(words: Words) -> None:
 
 
 def classroom(words: Words) -> None:
-    """Make a course of the book, without the solutions, or mark what was handed in."""
-    from ..book import classroom, marks
+    """Make a course of the book, without the solutions."""
+    from ..book import classroom
 
     kind = getattr(words, "for")
-    places = words.folder, words.out
     seed_from = words.seed_from or ""
-    if words.marks:
-        print(marks.mark(*places, words.marks, words.force, seed_from).to_string())
-        return
-    files = classroom.make(*places, words.force, kind, words.instructor, seed_from)
+    files = classroom.make(
+        words.folder,
+        words.out,
+        words.force,
+        kind,
+        words.instructor,
+        seed_from,
+    )
     print(f"{len(files)} files in {words.out}; its README.md says how students begin.")
     if words.instructor:
-        print(f"Not for students: {words.out}/instructor.")
+        folder = classroom.KINDS[kind][0]
+        print(f"Not for students: {words.out}/instructor and {words.out}/{folder}.")
 
 
 # each command and the table of its arguments

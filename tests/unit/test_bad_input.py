@@ -114,7 +114,6 @@ REFUSED = """
     reproduce rpn --test 451 ~ test
     classroom nowhere there ~ nowhere
     classroom nowhere there --for moodle ~ moodle
-    classroom nowhere nobody --marks marks.csv ~ nobody
 """
 LINES = [line.strip().split("~ ") for line in REFUSED.strip().splitlines()]
 

@@ -3,31 +3,29 @@ are stated, tables say what holds."""
 
 import itertools
 import math
-import random
 import re
 from unittest.mock import patch
 
 import altair
 import numpy as np
-import pandas
 import pytest
 import torch
 from test_link import history as history_of
 
 import fedlearn as fl
-from fedlearn.book import boxes, choosing, claims, fedavg, front
+from fedlearn.book import choosing, claims, fedavg, index, seeing
 from fedlearn.book.grids import chapter_file
 
 
 def test_the_answer_is_not_there_before_the_guess():
-    for guess, charts in ((None, [fl.book.rivals(), fl.book.mixing()]), (7, [fl.book.rivals(7)])):
-        for spec in charts:
-            shown = dict(fl.book.chart("1.1", spec, caption="c", alt="a").spec)
-            altair.LayerChart.from_dict(shown)
-            params = {p["name"]: p.get("value") for p in spec["params"]}
-            assert params.get("guess") == 7 or guess is None
-            assert params["reveal"] is (guess is not None)
-            assert any("reveal" in str(step.get("filter")) for step in spec["transform"])
+    for guess in (None, 7):
+        spec = fl.book.rivals(guess)
+        shown = dict(fl.book.chart("1.1", spec, caption="c", alt="a").spec)
+        altair.LayerChart.from_dict(shown)
+        params = {p["name"]: p.get("value") for p in spec["params"]}
+        assert params.get("guess") == 7 or guess is None
+        assert params["reveal"] is (guess is not None)
+        assert any("reveal" in str(step.get("filter")) for step in spec["transform"])
 
 
 def computed(expression, **names):
@@ -69,12 +67,10 @@ def test_pages_compute_with_the_formula_of_the_package(slower):
     for t in range(5):
         row = {"of_up": sums["up"][t], "of_down": sums["down"][t], "of_sec": sums["computing"][t]}
         row["of_round"] = t + 1
-        assert computed(front.SECONDS, **row, **sliders) == pytest.approx(times[t], rel=1e-6)
-    (run,) = entries([entry(up=12345.0, down=67890.0, clients=3)]).itertuples()
-    text = choosing.SECONDS.format(row="its")
-    cost = computed(text, of_sec=0.5, of_up=12345, of_down=67890, **sliders)
-    times = fl.link.time(choosing.history(run), up, down, latency, slower)
-    assert times == pytest.approx(cost * np.arange(1, 21))
+        assert computed(index.SECONDS, **row, **sliders) == pytest.approx(times[t], rel=1e-6)
+    row = {"of_up": sums["up"][0], "of_down": sums["down"][0], "of_sec": sums["computing"][0]}
+    cost = computed(choosing.SECONDS.format(row="its"), **row, **sliders)
+    assert cost == pytest.approx(times[0], rel=1e-6)
 
 
 def test_a_difference_is_that_of_the_mean_over_the_seeds():
@@ -155,50 +151,8 @@ def test_a_steered_box_is_that_of_the_package():
     torch.testing.assert_close(
         box, torch.tensor([[its[f"of_{n}"] for n in ("x1", "y1", "x2", "y2")]])
     )
-    true = fl.seeing.detection("digits", 2, train=2).test[1][boxes.STEERED, :1, :4]
+    true = fl.seeing.detection("digits", 2, train=2).test[1][seeing.STEERED, :1, :4]
     assert its["of_both"] / its["of_union"] == pytest.approx(float(box_iou(box, true)), abs=1e-6)
-
-
-FEDAVG = ("fedavg",) * 6
-
-
-def mixed(mix, accuracy, rate=1.0, seed=0, split="iid", up=100, down=200):
-    values = (*mix, split, rate, seed, accuracy, up, down)
-    return dict(zip(choosing.MIX_COLUMNS, values, strict=True))
-
-
-def test_the_best_rate_of_a_mix_is_that_of_its_short_runs():
-    rows = [
-        mixed(FEDAVG, 0.7, 0.3, choosing.APART),
-        mixed(FEDAVG, 0.9, 1.0, choosing.APART),
-        mixed(FEDAVG, 0.9, 3.0, choosing.APART),  # of equal ones the largest
-        mixed(FEDAVG, 0.8, 3.0, up=110),
-        mixed(FEDAVG, 0.99, 1.0),  # not the rate that was chosen
-        mixed(FEDAVG, 0.6, 3.0, seed=1),
-        mixed(FEDAVG, 0.8, 3.0, seed=2),
-        mixed(FEDAVG, 0.6, choosing.SLOWER),
-    ]
-    assert [*choosing.whole_mixes(rows)] == [(*FEDAVG, "iid", 3.0, 0)]
-    best = fl.book.mixtures(rows).set_index("split").loc["iid"]
-    assert (best["accuracy"], best["rate"], best["rates"], best["bytes"]) == (0.8, 3.0, 3, 310)
-    assert best["again"] == pytest.approx(0.7) and best["spread"] == pytest.approx(0.02**0.5)
-    assert best["method"] == "fedavg" and best["slower"] == 0.6
-
-
-def test_a_refusal_is_foretold():
-    dice, refused = random.Random(3), 0
-    for _ in range(100):
-        mix = tuple(dice.choice(list(choosing.choices(kind))) for kind in choosing.KINDS)
-        chosen = [*zip(choosing.KINDS, mix, strict=True)]
-        lacks = [
-            kind
-            for kind, names, _, givers in choosing.rules()
-            if dict(chosen)[kind] in names and not {*chosen} & {*givers}
-        ]
-        text = choosing.refusal(mix) or ""
-        assert bool(text) == bool(lacks) == ("needs" in text)
-        refused += bool(lacks)
-    assert 60 < refused < 100
 
 
 def entry(method="FedAvg", seed=0, accuracy=None, clients=10, **more):
@@ -240,8 +194,3 @@ def test_what_is_stored_is_what_is_stated():
         assert r["value"] in choosing.tuning(r["method"])[1]
         assert r["short"] or r["value"] == best[case]
         assert len(r["accuracy"]) in (0, 10 if r["short"] else 20)
-
-
-def test_the_front_has_what_nobody_beats_for_as_little():
-    points = pandas.DataFrame({"bytes": [1, 9, 3, 4, 3], "accuracy": [4, 5, 6, 5, 6]})
-    assert fl.book.pareto(points)["bytes"].tolist() == [1, 3]

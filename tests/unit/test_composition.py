@@ -1,22 +1,17 @@
 """Can parts be mixed? Every method with a part of FedAvg, and FedAvg with every part of a
-method, is built or refused in one sentence; some train. ``data/composition.yaml`` has
-mixes that train badly."""
+method, is built or refused in one sentence; some train."""
 
 import itertools
 import random
 import warnings
-from fnmatch import fnmatchcase
 
 import pytest
-import yaml
 
 import fedlearn as fl
 from fedlearn.core.method import KINDS
-from fedlearn.data.sources import data_path
 
 ROUNDS = 6
 SHARE = 0.7  # of FedAvg's accuracy after so many rounds, at least
-BADLY = yaml.safe_load(data_path("composition.yaml").read_text(encoding="utf-8"))
 METHODS = {name: make() for name, make in fl.methods.METHODS.items()}
 METHODS = {
     name: method for name, method in METHODS.items() if type(method) is fl.Averaging
@@ -64,11 +59,11 @@ def share(method):
     return accuracy(method) / accuracy(FEDAVG.but(model=method.model))
 
 
-def test_a_refusal_names_a_need():
+def test_a_refusal_names_a_part():
     refusals = [text for text in BUILT.values() if isinstance(text, str)]
     assert refusals
     for text in refusals:
-        assert " needs " in text, text
+        assert any(f"The {kind} " in text for kind in KINDS), text
 
 
 @pytest.mark.parametrize(
@@ -77,19 +72,3 @@ def test_a_refusal_names_a_need():
 )
 def test_an_allowed_swap_trains(label):
     assert share(ALLOWED[label]) >= SHARE - 0.1  # processors differ
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", BADLY)
-def test_a_listed_mix_trains_badly(pattern):
-    names = itertools.product(METHODS, repeat=3)
-    found = (mix for mix in names if fnmatchcase(" > ".join(mix), pattern))
-    for up, down, server in found:
-        parts = {"uplink": METHODS[up].uplink, "downlink": METHODS[down].downlink}
-        try:
-            method = FEDAVG.but(**parts, server=METHODS[server].server)
-        except ValueError:
-            continue
-        assert share(method) < SHARE + 0.1
-        return
-    pytest.fail("no mix of this name can be built")
