@@ -400,7 +400,6 @@ def measured(method: Method, task: Trial, parameters: int, images: int) -> dict[
         arrival = server.receive(t, 0, answer, state)
         spent += time.process_time() - began
         state, seen = server.aggregate(t, state, [arrival], seen), {0: t}
-    # frozen parameters travel as buffers do
     trained = sum(prod(s) for n, s in server.up.shapes.items() if n not in server.up.buffers)
     row |= {"up": len(answer), "up_buffers": arrival.buffers, "code": spent}
     row |= {"down": len(question), "down_buffers": buffers_down}

@@ -52,7 +52,7 @@ def wait(task):
 
 
 def federation(method, task, engine="sequential", **settings):
-    """(what the history says of the engine, the server, the clients, a function that plays the next round -> its
+    """(about the engine, the server, the clients, a function that plays the next round -> its
     row)"""
     settings = fl.Settings(**{"batch_size": BATCH, "evaluate_every": 10**9} | settings)
     server = method.server_side(task, settings)
