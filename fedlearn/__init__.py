@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         data,
         engines,
         link,
-        meter,
         methods,
         models,
         parts,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
         run,
     )
     from .core.local import initial_network, refit
-    from .costs import cost
+    from .costs import Meter, cost
     from .data import partition
     from .engines import flower
     from .errors import DataError, WireError
@@ -64,12 +63,12 @@ _FRONT = {
         for text in """
     Adam=core:Adam Averaging=core:Averaging DataError=errors:DataError Downlink=core:Downlink
     Experiment=lab.experiment:Experiment History=history:History Mean=core:Mean
-    Method=core:Method
+    Meter=costs:Meter Method=core:Method
     SGD=core:SGD Settings=settings:Settings TaskLoss=core:TaskLoss TaskNetwork=core:TaskNetwork
     Uplink=core:Uplink WireError=errors:WireError book callbacks check=book.check:check
     claims=lab.ledger clients=core:clients cost=costs:cost data engines
     explore=book.explorers:explore
-    flower=engines.flower initial_network=core.local:initial_network link meter methods models
+    flower=engines.flower initial_network=core.local:initial_network link methods models
     partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
     repopt_search=methods.fed_repopt_search:search results=lab.results rng run=core:run
     seeing

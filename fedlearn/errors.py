@@ -114,9 +114,10 @@ def check_number(
     raise ValueError(f"{name} must be a number {allowed}, not {short(value)}.")
 
 
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """``value`` as an int; ``ValueError`` unless it is a whole number from ``least`` on."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        if int(value) >= least:
-            return int(value)
-    raise ValueError(f"{name} must be a whole number from {least} on, not {short(value)}.")
+def check_whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
+    """``value`` as an int; ``ValueError`` unless it is a whole number in the range."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if whole and least <= value <= most:
+        return int(value)
+    allowed = f"from {least} to {most}" if math.isfinite(most) else f"from {least} on"
+    raise ValueError(f"{name} must be a whole number {allowed}, not {short(value)}.")

@@ -94,14 +94,20 @@ def parts_of(function):
 
 
 def kilobytes(row, way):
-    value = row[way] if row else 0
-    return "" if value is None else f"{value / 1e3:.1f}"
+    if row is None:  # it sends nothing
+        return "0.0"
+    return f"{row[way] / 1e3:.1f}" if has_form(row) else ""
+
+
+def has_form(row):
+    """Whether the method could be measured with the network."""
+    return row["factor"] == row["factor"]  # it is NaN elsewhere
 
 
 def bytes_of(row, numbers):
     if row is None:
         return "It sends nothing."
-    if row["up"] is None:
+    if not has_form(row):
         return f"It {row['note']}: the bytes of stored runs stand below."
     return (
         f"A client sends {row['up']:,} bytes in a round and hears {row['down']:,}, "
@@ -172,8 +178,7 @@ def write(app, config):
 
     written = titles()
     costs = cost(NETWORK, INPUT)
-    numbers = costs.network["numbers"]
-    sent = {row["method"]: row for row in costs.rows}
+    numbers = costs.attrs["numbers"]
     stored = leaderboard.rows(*results.tables()) + leaderboard.rows(*choosing.tables())
     used = users(app.srcdir, METHODS)
     rows, pages, seen = [], {}, set()
@@ -181,7 +186,7 @@ def write(app, config):
         module = sys.modules[function.__module__]
         about = markdown(module.__doc__)
         joined = written[name].replace("-", "")  # which people search for
-        row = sent.get(name)
+        row = costs.loc[name] if name in costs.index else None
         pages[name] = PAGE.format(
             title=written[name],
             also=f" ({joined}, in one word)" if joined != written[name] else "",

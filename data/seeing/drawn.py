@@ -4,7 +4,7 @@ which move under its sliders; boxes and masks of a few longer ones; masks of rea
     python data/seeing/drawn.py        (ten minutes -> data/seeing/grid.json)
 
 ``data/seeing/chapter.yaml`` states the runs. Those that the file has are not repeated. Runs on
-real pictures need VOC and the trunk (``pip install 'fedlearn[seeing]'``).
+real pictures need VOC and the trunk (``pip install 'fedlearn[trunk]'``).
 """
 
 import json

@@ -29,7 +29,7 @@ _NAMES = {
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": "answering found_boxes learned real_masks",
-    "sends": "conformance metered reasons repeated totals two_networks",
+    "sends": "reasons totals two_networks",
     "setup": "chapter styles",
     "show": "chart figure runs table",
     "speed": "ratios",

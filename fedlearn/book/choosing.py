@@ -533,10 +533,10 @@ def distinct(kind: str) -> list[tuple[str, Any]]:
 def choices(kind: str) -> dict[str, Any]:
     """The parts of a kind by name: those of the methods, and uplinks with coders of no method."""
     from ..parts import Lossy, Update, Uplink
-    from ..wire import EDEN, Natural, TernGrad
+    from ..wire import EDEN, TernGrad
 
     coders: dict[str, Any] = {"eden, 1 bit": EDEN(1), "eden, 2 bits": EDEN(2)}
-    coders |= {"natural": Natural(), "terngrad": TernGrad()}
+    coders["terngrad"] = TernGrad()
     more = {name: Uplink(Update(), Lossy(coder)) for name, coder in coders.items()}
     return dict(distinct(kind)) | (more if kind == "uplink" else {})
 

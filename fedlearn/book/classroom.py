@@ -323,13 +323,11 @@ def wheel(folder: Path) -> list[str]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
         raise ValueError(f"The package cannot be built for the course: {last}")
-    versions = Path(shutil.copy(ROOT / "constraints.txt", folder))
-    pins = versions.read_text(encoding="utf-8").splitlines()
-    pinned = {pin.partition("==")[0].lower(): pin for pin in pins if "==" in pin}
-    needs = project["dependencies"] + project["optional-dependencies"]["book"]
-    names = [re.match(r"[\w.-]+", need)[0].lower() for need in needs]  # type: ignore
+    locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+    pins = [f"{p['name']}=={p['version']}\n" for p in locked if "registry" in p["source"]]
+    (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
     built = next(folder.glob("*.whl")).name
-    return ["-c constraints.txt", f"./{built}", *(pinned.get(name, name) for name in names)]
+    return ["-c constraints.txt", f"./{built}[book]"]
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ Cell = str | tuple[str, float]  # HTML; and its place in the order, if its text 
 @cache
 def bundle() -> tuple[str, str]:
     """The script that makes DataTables a module of the page, and the variable with this module."""
-    with extra("book"):
+    with extra("lesson"):
         import itables
         from itables.javascript import generate_init_offline_itables_html
 

@@ -154,7 +154,7 @@ def train_chosen(name: str, clients: int, chosen: Mapping[str, Any]) -> "dict[st
 
 def panel(name: str) -> Any:
     """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on the site.)"""
-    with extra("book"):
+    with extra("lesson"):
         import ipywidgets as W
 
     from ..plot import panels

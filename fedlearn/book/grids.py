@@ -160,7 +160,8 @@ def fill(
     A run is the values of the first ``width`` columns; ``played`` turns it into its rows. A stage
     lists runs, given the rows of the stages before it. ``args`` are those of ``command_line``.
     """
-    from joblib import Parallel, delayed
+    with extra("lab"):
+        from joblib import Parallel, delayed
 
     (rows, before), began = stored(name), time.monotonic()
     written = began
@@ -189,7 +190,7 @@ def grid(name: str) -> "pandas.DataFrame":
     are bytes of one client so far. The position stands in the column of the line's own control, the
     split in that of the splits' control; other lines have ``None`` there.
     """
-    with extra("book"):
+    with extra("lesson"):
         import pandas as pd
 
     path = grid_file(name)

@@ -10,7 +10,7 @@ import torch
 from ..errors import extra
 from ..tasks import Task
 
-with extra("book"):
+with extra("lesson"):
     import matplotlib.pyplot as plt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from .. import link
 from ..data.sources import load
 from ..errors import extra
 
-with extra("book"):
+with extra("lesson"):
     import anywidget
     import traitlets
 

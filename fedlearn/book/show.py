@@ -86,7 +86,7 @@ def svg(figure: "Figure", salt: str) -> str:
 
     ``ValueError`` if its letters would be smaller than 9 px on a telephone.
     """
-    with extra("book"):
+    with extra("lesson"):
         import matplotlib.pyplot as plt
         from matplotlib import rc_context
         from matplotlib.text import Text

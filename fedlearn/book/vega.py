@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import extra
 
-with extra("book"):
+with extra("lesson"):
     import altair as alt
 
     from ..plot import COLOURS, SIGNED, places

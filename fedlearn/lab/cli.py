@@ -37,7 +37,6 @@ EXPERIMENTS = """
 --downlink            str    a client's speed down, such as 10Mbit
 --latency             str    a round trip, such as 50ms
 --slower              float  how many times slower than this machine a device computes
---stragglers          float  standard deviation of the logarithm of the devices' times
 --jobs=1              int    runs at a time, each in a process of its own
 """
 COST = """
@@ -47,14 +46,9 @@ network               str    a name, or where it is: mine.py:net,
 --methods=all         str    names with commas between them
 --clients=10          int    that take part in each round, for totals
 --rounds=100          int    of training, for totals
---images=100          int    samples of a client, for methods that send something for
-                             each
 --link=LTE            str    LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
 --seed=0              int    of the first weights
---tokens              int    the network takes whole numbers below this, of the shape
-                             --input
---out                 str    write the numbers into this file, as JSON
---plot                str    draw the bytes into this image file
+--out                 str    write the table into this file, as JSON
 """
 RECIPES = """
 recipe                str?   a table or figure, such as fed_kgf_figure3, or a paper;
@@ -248,7 +242,7 @@ def speeds_of(words: Words) -> dict[str, Any]:
 
     names = {"up": "uplink", "down": "downlink"}
     speeds = dict(pick(words.link, link.PRESETS, "link")) if words.link else {}
-    for name in ("up", "down", "latency", "slower", "stragglers"):
+    for name in ("up", "down", "latency", "slower"):
         value = getattr(words, names.get(name, name))
         if value is not None:
             speeds[name] = value
@@ -374,26 +368,26 @@ def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
 def cost(words: Words) -> None:
     """Count what each method would send for a network of your own, untrained."""
     from ..costs import cost as count
+    from ..files import write_text
 
     if words.input is None:
         raise ValueError(
             "fedlearn cost needs a sample's shape, such as --input 3x32x32."
         )
     names = [name for name in words.methods.split(",") if name]
-    options = ("clients", "rounds", "link", "images", "seed", "tokens")
+    options = ("clients", "rounds", "link", "seed")
     costs = count(
         words.network,
         words.input,
         "all" if "all" in names else names,
         **{name: getattr(words, name) for name in options},
     )
-    print(costs)
+    about = "{name}: {numbers:,} numbers, {wide:.0%} in kernels wider than one entry"
+    print(about.format(**costs.attrs))
+    print(costs.to_string(na_rep="", float_format="{:.3g}".format))
     if words.out:
-        costs.to_json(words.out)
-    if words.plot:
-        from ..plot import save
-
-        save(costs.plot().figure, words.plot)
+        rows = costs.reset_index().to_json(orient="records", indent=1)
+        write_text(words.out, rows + "\n")
 
 
 def methods(words: Words) -> None:

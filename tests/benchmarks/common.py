@@ -52,14 +52,16 @@ def wait(task):
 
 
 def federation(method, task, engine="sequential", **settings):
-    """(about the engine, the server, the clients, a function that plays the next round -> its
-    row)"""
+    """The engine's name in the history, the server, the clients, and a function that plays the next
+    round and returns its row."""
     settings = fl.Settings(**{"batch_size": BATCH, "evaluate_every": 10**9} | settings)
     server = method.server_side(task, settings)
     clients = fl.clients(method, task, settings)
     if engine != "sequential":
         clients = stacked.connect(engine, clients.side)
-    t, state, last_seen = 0, server.start(), {}
+    t = 0
+    state = server.start()
+    last_seen = {}
 
     def play():
         nonlocal t, state

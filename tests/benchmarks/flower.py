@@ -1,7 +1,7 @@
 """What a round costs on Flower, what Flower adds to a message, and whether the tests saw the same
 history as in one process. Writes ``data/results/flower.json``, which the chapter shows.
 
-    make record-flower
+    make test-flower SLOW=1 && .venv-flower/bin/python tests/benchmarks/flower.py
 
 Seconds: FedAvg with the digits CNN, two clients, one thread; the median of all rounds but the
 first. Framing: bytes that Flower's SuperLink counted, less our payload, for the messages by which a

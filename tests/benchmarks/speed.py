@@ -5,9 +5,8 @@
     python tests/benchmarks/speed.py table --only ResNet --out data/results/speed_cpu.json
     python tests/benchmarks/speed.py table --device cuda --out data/results/speed_cuda.json
 
-table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
-         of requirements-peers.txt that are installed; they take turns, medians count. On a GPU also
-         channels last, bfloat16
+table    a round of federated averaging: bare PyTorch loop and fedlearn's engines, which take turns;
+         medians count. On a GPU also channels last, bfloat16
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
 growth   seconds a round against the number of clients
 import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a first round
@@ -27,7 +26,6 @@ import time
 from contextlib import nullcontext, suppress
 from datetime import date
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -43,7 +41,6 @@ from fedlearn.files import to_json, write_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import BATCH, DIGITS, LR, federation, peak_memory, plain, plain_cnn, random_task, wait  # noqa: E402
-from peers import PEERS, shards_of  # noqa: E402
 
 LONG = 8  # seconds: longer rounds are timed once
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,11 +122,6 @@ def interleaved(contenders, repeats):
     return {name: median(s) for name, s in seconds.items()}
 
 
-def installed():
-    """The other simulators that are here, by label."""
-    return {label: f for label, (module, f) in PEERS.items() if find_spec(module)}
-
-
 def trouble(error):
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
@@ -153,14 +145,6 @@ def row_of(args, label, network, shape, samples, clients, partition):
         except (RuntimeError, ValueError) as error:
             seconds[name] = trouble(error)
     seconds |= interleaved(ready, args.repeats)
-    peers = {} if args.device != "cpu" or args.no_peers else installed()
-    for name, simulate in peers.items():
-        few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
-        try:
-            times, _ = simulate(shards_of(task), lambda: plain(task), LR, BATCH, few + 1)
-            seconds[name] = median(times[1:])
-        except Exception as error:
-            seconds[name] = trouble(error)
     auto = ready.get("auto")
     row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
     row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen["name"]}
@@ -194,12 +178,10 @@ def table(args, old):
 # ---- a whole job in a fresh process --------------------------------------------------------------
 
 
-def run_job(name):
-    """What the fresh process of ``job`` does for the contenders that have no command line."""
+def run_job():
+    """What the fresh process of ``job`` does for the bare loop, which has no command line."""
     task = fl.tasks.classification("digits", 10)
     torch.set_num_threads(1)
-    if name != "bare loop":
-        return PEERS[name][1](shards_of(task), lambda: plain(task), LR, BATCH, 20)
     play = bare(task)
     for _ in range(20):
         play()
@@ -224,8 +206,7 @@ def job(args):
     words = "run fedavg --rounds 20 --no-progress --evaluate-every 20 --engine".split()
     engines = "sequential", "stacked", "auto"
     commands = {f"fedlearn, {e}": [*FEDLEARN, *words, e] for e in engines}
-    names = ["bare loop", *([] if args.no_peers else installed())]
-    commands |= {name: [sys.executable, __file__, "--run-job", name] for name in names}
+    commands["bare loop"] = [sys.executable, __file__, "--run-job"]
     runs = {name: [] for name in commands}
     for _ in range(max(2, args.repeats // 2)):
         for name, command in commands.items():
@@ -324,19 +305,18 @@ def main():
     add("--repeats", type=int, default=7)
     add("--quick", action="store_true", help="two repeats")
     add("--device", default="cpu")
-    add("--no-peers", action="store_true", help="leave the other simulators out")
     add("--only", default="", metavar="TEXT", help="rows of the table with it")
     add("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
     add("--missing", action="store_true", help="only what FILE does not have")
     add("--forms", action="store_true", help="what only a GPU's table has")
     add("--minutes", type=float, default=math.inf, help="begin no row of the table after them")
     add("--out", metavar="FILE", type=Path, help="write the results as JSON")
-    add("--run-job", help=argparse.SUPPRESS)
+    add("--run-job", action="store_true", help=argparse.SUPPRESS)
     add("--held", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.repeats = 2 if args.quick else args.repeats
     if args.run_job:
-        return run_job(args.run_job)
+        return run_job()
     if args.held:
         return print(json.dumps(held(args.held[0], int(args.held[1]))))
     cuda = args.device.startswith("cuda")

@@ -13,7 +13,7 @@ from test_reading import see
 import fedlearn as fl
 from fedlearn.book.play import HERE, playground
 
-UPS = ("whole", "bits", "signs", "largest", "memory", "stc", "random")
+UPS = ("whole", "bits", "signs", "largest", "memory", "stc")
 # The attribute says that the address is the page's own, as in the book.
 PAGE = """<!doctype html><html lang="en" data-content_root="./">
 <meta charset="utf-8"><title>A page</title><style>{css}</style><main id="here"></main></html>"""
@@ -38,13 +38,11 @@ TRAIN = """([changes, keep]) => {
       lengths: [m.down.byteLength, m.up.byteLength], sent: m.sent.map(x => [...x])}))); }
   return {rows, messages, owned: fed.owned.map(o => [...o]),
     code: M.in_python(s, fed.links, fed.liars)}; }"""
-READ = """([up, ratio, seed, messages]) => messages.map(([k, hex]) => {
+READ = """([up, ratio, messages]) => messages.map(([k, hex]) => {
   const link = F.link_of(up, ratio);
   const bytes = Uint8Array.from(hex.match(/../g), b => parseInt(b, 16));
   return F.unpack(bytes, 1, F.digest(link.name), 1, k).sections.map((section, i) => {
-    const name = F.SHAPES[i][0], coder = link.coders[i];
-    const draws = coder.shared ? F.generator(seed, 'shared coder', 1, k, name) : null;
-    return [...coder.decode(section, F.SIZES[i], draws)]; }); })"""
+    return [...link.coders[i].decode(section, F.SIZES[i])]; }); })"""
 
 # Client k is drawn, as it was in the last round.
 SEEN = """k => {
@@ -106,7 +104,7 @@ def test_messages_are_read_on_the_other_side(play, up, down):
             assert np.array_equal(got[name].flatten().numpy(), np.array(sent, np.float32)), name
         answers.append((k, people.answer(1, k, message)))
     link = "votes" if up == "signs" else up
-    read = page.evaluate(READ, [link, ratio, 3, [(k, a.hex()) for k, a in answers]])
+    read = page.evaluate(READ, [link, ratio, [(k, a.hex()) for k, a in answers]])
     for (k, answer), tensors in zip(answers, read, strict=True):
         update = server.receive(1, k, answer, state).update  # made by the package, read in the page
         for name, got in zip(server.up.shapes, tensors, strict=True):

