@@ -179,7 +179,7 @@ BAD = {
     "another shape": (changed("features", lambda d: d + bytes(4)), "bytes came for a tensor"),
     "a part": (lambda s, n: ({"index": s["index"]}, n), "not whole"),
     "nothing": (lambda s, n: ({}, n), "sent nothing"),
-    "a label too high": (changed("labels", lambda d: b"\x0a\0" + d[2:]), "the label 10"),
+    "a label too high": (changed("labels", lambda d: b"\x0a\0" + d[2:]), "a label above 9"),
     "NaN": (changed("features", lambda d: b"\xff" * 4 + d[4:]), "NaN or infinite"),
 }
 
