@@ -9,7 +9,16 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, ParamSpec, TypeGuard, TypeVar, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ParamSpec,
+    TypeGuard,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from .errors import short
 
@@ -36,11 +45,15 @@ class Range:
 
 def counts(most: float = 1e38) -> Range:
     """The numbers 1, 2, 3, ..., up to the most."""
-    return Range(f"a whole number from 1 to {most}", lambda n: n is None or 1 <= n <= most)
+    return Range(
+        f"a whole number from 1 to {most}", lambda n: n is None or 1 <= n <= most
+    )
 
 
 Positive = Annotated[float, Range("above 0 and finite", lambda x: 0 < x < math.inf)]
-NotNegative = Annotated[float, Range("at least 0 and finite", lambda x: 0 <= x < math.inf)]
+NotNegative = Annotated[
+    float, Range("at least 0 and finite", lambda x: 0 <= x < math.inf)
+]
 BelowOne = Annotated[float, Range("at least 0 and below 1", lambda x: 0 <= x < 1)]
 Ratio = Annotated[float, Range("above 0 and at most 1", lambda x: 0 < x <= 1)]
 Share = Annotated[float, Range("from 0 to 1", lambda x: 0 <= x <= 1)]
@@ -49,9 +62,13 @@ Count = Annotated[int, counts()]
 
 def check_value(name: str, value: Any, annotation: Any, default: Any = None) -> Any:
     """``value`` as Python's own kind; ``ValueError`` unless it is what the annotation says."""
-    if isinstance(annotation, type) and issubclass(annotation, Checked):  # a part, a coder
+    if isinstance(annotation, type) and issubclass(
+        annotation, Checked
+    ):  # a part, a coder
         if not isinstance(value, annotation):
-            raise ValueError(f"{name} must be of kind {annotation.__name__}, not {short(value)}.")
+            raise ValueError(
+                f"{name} must be of kind {annotation.__name__}, not {short(value)}."
+            )
         return value
     if get_origin(annotation) is Annotated:
         annotation, allowed = get_args(annotation)
@@ -89,14 +106,20 @@ def is_whole(value: Any) -> TypeGuard[int]:
 def whole_number(name: str, value: object, most: float = 1e38) -> None:
     """Refuse anything but 1, 2, 3, ..., up to the most."""
     if not is_whole(value) or not 1 <= value <= most:
-        raise ValueError(f"{name} must be a whole number from 1 to {most}, not {short(value)}.")
+        raise ValueError(
+            f"{name} must be a whole number from 1 to {most}, not {short(value)}."
+        )
 
 
 def _is(value: Any, kind: type, default: Any) -> bool:
     if kind is float and is_number(value):
-        return -LARGEST <= value <= LARGEST or (value == default and math.isinf(default))
+        return -LARGEST <= value <= LARGEST or (
+            value == default and math.isinf(default)
+        )
     if kind is int:
-        return is_whole(value) and abs(value) < 10**4000  # Python shows no more than 4,300 digits
+        return (
+            is_whole(value) and abs(value) < 10**4000
+        )  # Python shows no more than 4,300 digits
     return kind is not float and isinstance(value, kind)
 
 
@@ -125,8 +148,13 @@ class Checked:
     def __post_init__(self) -> None:
         for f in fields(self) if is_dataclass(self) else ():
             if f.init:
-                title, value = f"{f.name} of {type(self).__name__}", getattr(self, f.name)
-                object.__setattr__(self, f.name, check_value(title, value, f.type, f.default))
+                title, value = (
+                    f"{f.name} of {type(self).__name__}",
+                    getattr(self, f.name),
+                )
+                object.__setattr__(
+                    self, f.name, check_value(title, value, f.type, f.default)
+                )
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

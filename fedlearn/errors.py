@@ -74,7 +74,7 @@ def short(value: Any) -> str:
 
 
 def near_names(name: Any, options: Iterable[Any]) -> str:
-    """" Did you mean 'x'?", with the options that are spelt nearly like it, or nothing."""
+    """ " Did you mean 'x'?", with the options that are spelt nearly like it, or nothing."""
     if not isinstance(name, str):
         return ""
     lower = {str(option).lower(): str(option) for option in options}
@@ -107,7 +107,12 @@ def check_number(
     0.5
     """
     number = isinstance(value, Real) and not isinstance(value, bool)
-    if number and math.isfinite(value) and least <= value <= most and above < value < below:
+    if (
+        number
+        and math.isfinite(value)
+        and least <= value <= most
+        and above < value < below
+    ):
         return float(value)
     limits = {"at least": least, "above": above, "at most": most, "below": below}
     words = [f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x)]

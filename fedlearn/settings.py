@@ -14,13 +14,17 @@ PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 def kept(name: str, total: int, purpose: str, count: int | None) -> None:
     """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
     if count is not None and not 1 <= count <= total:
-        raise ValueError(f"{name} has {total} samples, {purpose}={short(count)} cannot be kept.")
+        raise ValueError(
+            f"{name} has {total} samples, {purpose}={short(count)} cannot be kept."
+        )
 
 
 def held_out(name: str, count: int) -> int:
     """How many of ``count`` training images are held out for choices: a tenth."""
     if count < 10:
-        raise ValueError(f"{name} has {count} training images here, too few to hold a tenth out.")
+        raise ValueError(
+            f"{name} has {count} training images here, too few to hold a tenth out."
+        )
     return count // 10
 
 

@@ -71,7 +71,9 @@ def first_uploads() -> Iterator[tuple[torch.Tensor, ...]]:
         yield images.float().flatten(1) / 16, y, maps
 
 
-def painter(maps: torch.Tensor, pixels: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def painter(
+    maps: torch.Tensor, pixels: torch.Tensor
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """The linear map from maps to pixels that does best on a quarter that it was not fitted on."""
     A = torch.cat([maps.flatten(1), torch.ones(len(maps), 1)], 1)
     n = 3 * len(A) // 4
@@ -80,7 +82,9 @@ def painter(maps: torch.Tensor, pixels: torch.Tensor) -> Callable[[torch.Tensor]
         return torch.linalg.solve(A.T @ A + ridge * torch.eye(A.shape[1]), A.T @ P)
 
     def off(ridge):
-        return float((A[n:] @ fit(A[:n], pixels[:n], ridge) - pixels[n:]).square().sum())
+        return float(
+            (A[n:] @ fit(A[:n], pixels[:n], ridge) - pixels[n:]).square().sum()
+        )
 
     ridge = min((10.0**k for k in range(-2, 6)), key=off)
     W = fit(A, pixels, ridge)
@@ -91,7 +95,10 @@ def main() -> None:
     torch.set_num_threads(1)
     (known, _, open_maps), (hidden, labels, maps) = first_uploads()
     grain, open_grain = torch.randn_like(maps), torch.randn_like(open_maps)
-    five = [int((labels == c).nonzero()[0]) for c in labels.bincount().argsort()[-5:].sort()[0]]
+    five = [
+        int((labels == c).nonzero()[0])
+        for c in labels.bincount().argsort()[-5:].sort()[0]
+    ]
     top, spread = maps[five].max(), maps.std()
     painted, recovered, reads = [], [], []
     for level in LEVELS:

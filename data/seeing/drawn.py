@@ -30,7 +30,11 @@ def confident(found: dict[str, torch.Tensor], least: float) -> list[Row]:
     """The boxes of a scene that score more: four corners, class, score."""
     three = zip(*(found[name] for name in ("boxes", "labels", "scores")), strict=True)
     return [
-        [*(round(float(v), 1) for v in box.clamp(0, 64)), int(kind), round(float(score), 2)]
+        [
+            *(round(float(v), 1) for v in box.clamp(0, 64)),
+            int(kind),
+            round(float(score), 2),
+        ]
         for box, kind, score in three
         if score > least
     ]
@@ -41,7 +45,9 @@ def text_of(mask: torch.Tensor) -> str:
     return b64encode(compress(mask.to(torch.uint8).numpy().tobytes(), 9)).decode()
 
 
-def trained(shared: dict[str, Any], spec: dict[str, Any], watch: Callable[..., None]) -> tuple:
+def trained(
+    shared: dict[str, Any], spec: dict[str, Any], watch: Callable[..., None]
+) -> tuple:
     """One run: method, task, history. After each round ``watch(round, task, net)``."""
     stated = {k: spec[k] for k in ("method", "options", "clients", "task") if k in spec}
     e = fl.Experiment(**shared | stated, seed=0, device="cpu")
@@ -55,8 +61,15 @@ def trained(shared: dict[str, Any], spec: dict[str, Any], watch: Callable[..., N
         with torch.inference_mode():
             watch(row["round"], task, net)
 
-    how: dict[str, Any] = {"engine": "stacked" if "rate" in spec else "sequential", "threads": 1}
-    how |= {"batch_size": e.batch_size, "evaluate_every": spec.get("every", 1), "progress": False}
+    how: dict[str, Any] = {
+        "engine": "stacked" if "rate" in spec else "sequential",
+        "threads": 1,
+    }
+    how |= {
+        "batch_size": e.batch_size,
+        "evaluate_every": spec.get("every", 1),
+        "progress": False,
+    }
     return method, task, fl.run(method, task, e.rounds, on_round=on_round, **how)
 
 
@@ -66,13 +79,21 @@ def of_grid(clients: int, pooled: int) -> dict[str, list[Row]]:
 
     def watch(t: int, task: Any, net: Any) -> None:
         for scene, found in enumerate(task.predict(net, task.test[0][spec["scenes"]])):
-            boxes.extend([clients, pooled, t, scene, *b] for b in confident(found, spec["score"]))
+            boxes.extend(
+                [clients, pooled, t, scene, *b] for b in confident(found, spec["score"])
+            )
 
     # the 1 x 1 convolution at the end counts as a layer, and pooling leaves it as it is
     method = {"method": "rpn", "options": {"share": (pooled + 1) / 6}} if pooled else {}
     stated = {"method": "fedavg", "clients": clients, "rate": spec["rate"]} | method
     rounds = [
-        [clients, pooled, row["round"], round(row["accuracy"], 4), round(row["bytes_up"] / clients)]
+        [
+            clients,
+            pooled,
+            row["round"],
+            round(row["accuracy"], 4),
+            round(row["bytes_up"] / clients),
+        ]
         for row in trained(spec["shared"], stated, watch)[2].rows
     ]
     return {"rounds": rounds, "boxes": boxes}
@@ -114,21 +135,34 @@ def of_real(label: str) -> dict[str, list[Any]]:
         if t == e.rounds:
             its = task.predict(net, task.test[0][spec["pictures"]])
             drawn["drawn"] = [text_of(mask[2::4, 2::4]) for mask in its]
-            drawn["truth"] = [text_of(mask[2::4, 2::4]) for mask in task.test[1][spec["pictures"]]]
+            drawn["truth"] = [
+                text_of(mask[2::4, 2::4]) for mask in task.test[1][spec["pictures"]]
+            ]
 
     rate = {"lr": line.meta["options"]["lr"]}
-    stated = {"method": e.method, "options": e.options | rate, "clients": e.clients, "every": 4}
+    stated = {
+        "method": e.method,
+        "options": e.options | rate,
+        "clients": e.clients,
+        "every": 4,
+    }
     names = "task dataset network partition train test rounds batch_size".split()
     history = trained({n: getattr(e, n) for n in names}, stated, watch)[2]
     miou = history.final["accuracy"]  # another processor has other last bits
-    assert abs(miou - line.final["accuracy"]) < 0.01, "the stored run does not come out again"
+    assert abs(miou - line.final["accuracy"]) < 0.01, (
+        "the stored run does not come out again"
+    )
     return {"real": [{"label": label, "miou": round(miou, 4)} | drawn]}
 
 
 def alike(history: fl.History, label: str) -> bool:
     """Is it the stored run of this row, with the first seed, on masks?"""
     its = history.meta["task"]
-    return (history.meta["label"], its["task"], its["seed"]) == (label, "segmentation", 0)
+    return (history.meta["label"], its["task"], its["seed"]) == (
+        label,
+        "segmentation",
+        0,
+    )
 
 
 def build() -> None:
@@ -141,9 +175,15 @@ def build() -> None:
     real = {row["label"] for row in rows["real"]}
     grid, pictures = SPEC["grid"], SPEC["pictures"]["runs"]
     every = [(of_grid, cell) for cell in product(grid["clients"], grid["pooled"])]
-    missing: list[tuple[Callable, tuple]] = [job for job in every if job[1] not in cells]
-    missing += [(of_picture, (r,)) for r in pictures if (r["task"], r["label"]) not in drawn]
-    missing += [(of_real, (label,)) for label in SPEC["real"]["labels"] if label not in real]
+    missing: list[tuple[Callable, tuple]] = [
+        job for job in every if job[1] not in cells
+    ]
+    missing += [
+        (of_picture, (r,)) for r in pictures if (r["task"], r["label"]) not in drawn
+    ]
+    missing += [
+        (of_real, (label,)) for label in SPEC["real"]["labels"] if label not in real
+    ]
     for make, arguments in missing:
         for kind, more in make(*arguments).items():
             rows[kind] += more

@@ -60,7 +60,18 @@ HOURS = (
 def fleet() -> dict[str, Any]:
     """The explorer: gigabytes and hours of each family under sliders for model,
     clients, uplink and rounds. The first three that end within a night are named."""
-    from .vega import BLUE, DOTTED, GREY, LASTS, ONE, SPEED, alt, heading, layered, slider
+    from .vega import (
+        BLUE,
+        DOTTED,
+        GREY,
+        LASTS,
+        ONE,
+        SPEED,
+        alt,
+        heading,
+        layered,
+        slider,
+    )
 
     keys = ("up", "down", "pictureUp", "pictureDown")
     values = [
@@ -731,6 +742,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from fedlearn.book import choosing  # processes look functions up where they are imported from
+    from fedlearn.book import (
+        choosing,  # processes look functions up where they are imported from
+    )
 
     choosing.main()

@@ -406,7 +406,9 @@ def wheel(folder: Path) -> list[str]:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
         raise ValueError(f"The package cannot be built for the course: {last}")
     locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
-    pins = [f"{p['name']}=={p['version']}\n" for p in locked if "registry" in p["source"]]
+    pins = [
+        f"{p['name']}=={p['version']}\n" for p in locked if "registry" in p["source"]
+    ]
     (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
     built = next(folder.glob("*.whl")).name
     return ["-c constraints.txt", f"./{built}[book]"]

@@ -37,7 +37,18 @@ def two_clouds() -> dict[str, Any]:
     client's loss at every place, computed from the points. Training walks down the loss
     from the frozen cloud."""
     from . import vega
-    from .vega import BLUE, BOLD, DOTTED, GREEN, GREY, ORANGE, alt, layered, series, slider
+    from .vega import (
+        BLUE,
+        BOLD,
+        DOTTED,
+        GREEN,
+        GREY,
+        ORANGE,
+        alt,
+        layered,
+        series,
+        slider,
+    )
 
     dice = random.Random(8)
     ax, ay = ([round(dice.gauss(0, 0.7), 2) for _ in range(POINTS)] for _ in range(2))

@@ -24,7 +24,19 @@ def watch_message(
         ``seconds`` are those of a round, by engine. To start a program takes what is
         left of the recorded round if the client trains as long as in the loop, where
         two take turns. ``guess`` is the reader's, in seconds."""
-    from .vega import AMBER, BLUE, BOLD, DOTTED, GREY, LASTS, ONE, WORDS, alt, layered, slider
+    from .vega import (
+        AMBER,
+        BLUE,
+        BOLD,
+        DOTTED,
+        GREY,
+        LASTS,
+        ONE,
+        WORDS,
+        alt,
+        layered,
+        slider,
+    )
 
     train = seconds["sequential"] / 2
     start = seconds["deployment"] - ASK - LOOK - train

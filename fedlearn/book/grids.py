@@ -41,7 +41,9 @@ def chapter_file(name: str) -> dict[str, Any]:
     chapter."""
     path = data_path(name, "chapter.yaml")
     if not path.exists():
-        names = ", ".join(sorted(p.parent.name for p in data_path().glob("*/chapter.yaml")))
+        names = ", ".join(
+            sorted(p.parent.name for p in data_path().glob("*/chapter.yaml"))
+        )
         raise ValueError(f"There is no chapter {name!r} in data; there are: {names}.")
     return read_yaml(path)
 
@@ -133,9 +135,7 @@ def keep(
         f"{to_json(c)}: {to_json(v, separators=(',', ':'))}" for c, v in columns.items()
     )
     head = to_json(origin(command) | about, indent=1)[:-2]
-    write_text(
-        grid_file(name), f'{head},\n "columns": {{\n{text}\n}}}}\n'
-    )
+    write_text(grid_file(name), f'{head},\n "columns": {{\n{text}\n}}}}\n')
 
 
 def stored(name: str) -> tuple[list[Row], float]:
@@ -256,6 +256,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from fedlearn.book import grids  # processes look functions up where they are imported from
+    from fedlearn.book import (
+        grids,  # processes look functions up where they are imported from
+    )
 
     grids.main()

@@ -108,7 +108,19 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
     """FedAvg of two clients, F_k(w) = a_k (w - c_k)^2 / 2 with c = (-1, 1) and a_2 =
     0.5, under sliders for the local steps, the learning rate and a_1: its rounds, where
     they lead, and the optimum."""
-    from .vega import BLUE, BOLD, GREEN, GREY, ONE, ORANGE, PINK, alt, layered, series, slider
+    from .vega import (
+        BLUE,
+        BOLD,
+        GREEN,
+        GREY,
+        ONE,
+        ORANGE,
+        PINK,
+        alt,
+        layered,
+        series,
+        slider,
+    )
 
     x = alt.X("w:Q", title="w", scale=alt.Scale(domain=[-1.7, 1.7], nice=False))
     y = alt.Y("loss:Q", title="loss", scale=alt.Scale(domain=[0, 4.2], nice=False))

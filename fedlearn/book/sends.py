@@ -1,6 +1,6 @@
 """What does it send? Gigabytes of a training under sliders, and the stored tables of ``fl.cost``.
 
-    python -m fedlearn.book.sends    # makes data/results/sends.json again, in some minutes
+python -m fedlearn.book.sends    # makes data/results/sends.json again, in some minutes
 """
 
 import json
@@ -95,7 +95,9 @@ def totals(number: str, caption: str, alt: str) -> Chart:
         both[name] = (frame["up"] + frame["down"]).to_dict()
         for method, row in frame.iterrows():
             for way in ("up", "down"):
-                rows.append({"network": name, "method": method, "way": way, "bytes": row[way]})
+                rows.append(
+                    {"network": name, "method": method, "way": way, "bytes": row[way]}
+                )
     methods = list(dict.fromkeys(row["method"] for row in rows))
     params = [
         choice("network", "network", list(frames), "ResNet-50", "select"),
@@ -121,12 +123,16 @@ def totals(number: str, caption: str, alt: str) -> Chart:
             altair.X("gb:Q", title="GB of all clients and rounds"),
             altair.Y("method:N", title=None, sort=order),
             series(altair.Color, "way", ("up", "down"), (BLUE, SKY), LEGEND),
-            opacity=altair.condition("datum.method == method", altair.value(1), altair.value(0.45)),
+            opacity=altair.condition(
+                "datum.method == method", altair.value(1), altair.value(0.45)
+            ),
             tooltip=[
                 altair.Tooltip("method:N"),
                 altair.Tooltip("way:N"),
                 altair.Tooltip("gb:Q", title="GB", format=".3~r"),
-                altair.Tooltip("bytes:Q", title="bytes of a client and round", format=","),
+                altair.Tooltip(
+                    "bytes:Q", title="bytes of a client and round", format=","
+                ),
             ],
         )
     )

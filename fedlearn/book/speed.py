@@ -29,7 +29,18 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
     """Ratios to the bare loop against the number of clients, under a list of networks.
     Stacked training is shown when the reader asks, or has guessed its ratio."""
     from . import vega
-    from .vega import BOLD, DOTTED, LEGEND, ONE, alt, choice, layered, series, slider, tick
+    from .vega import (
+        BOLD,
+        DOTTED,
+        LEGEND,
+        ONE,
+        alt,
+        choice,
+        layered,
+        series,
+        slider,
+        tick,
+    )
 
     rows = ratio_rows(measured)
     networks = [

@@ -16,12 +16,18 @@ from .augment import LABELLED
 from .base import Task
 from .metrics import ByClient
 
-NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
+NETWORK = {
+    "digits": "digits_cnn",
+    "mnist": "mcmahan_cnn",
+    "fashion_mnist": "mcmahan_cnn",
+}
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+def arguments_of(
+    make: Callable[P, Any],
+) -> Callable[[Callable[..., R]], Callable[P, R]]:
     """The signature of ``make``, checked, for a function that takes keyword arguments."""
     signature = inspect.signature(make)
 
@@ -76,7 +82,9 @@ class Classification(Task):
             return "mcmahan_cnn" if channels == 1 else "cifar_cnn"
         return "digits_resnet"  # pooled to one pixel at its end, whatever the size
 
-    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
+    def score(
+        self, net: nn.Module, client: int | None, predictions: ByClient
+    ) -> dict[str, float]:
         """Accuracy and mean loss; with permuted pixels, under the permutation of ``client`` or, if
         none is named, the mean over the clients' permutations."""
         views: Any = [client]

@@ -5,7 +5,17 @@ one file a family: floats (``dense``), few bits an entry (``quantised``, ``masks
 from .base import Coder, Masks, SharedRandomness, Sparse, Stochastic, Votes
 from .dense import Dense, Pooled, Whole
 from .masks import Mask
-from .message import DOWN, UP, FixedMessage, Message, Schema, assemble, pack, same_body, unpack
+from .message import (
+    DOWN,
+    UP,
+    FixedMessage,
+    Message,
+    Schema,
+    assemble,
+    pack,
+    same_body,
+    unpack,
+)
 from .quantised import QSGD, Signs, TernGrad, Uniform
 from .rotated import EDEN
 from .smartidx import SmartIdx

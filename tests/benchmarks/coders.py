@@ -63,7 +63,9 @@ def update(net):
     """A made-up update, tensor by tensor, and a uniform number for each entry for the masks."""
     g = fl.rng.generator(0, "coders")
     shapes = [p.shape for p in net.parameters()]
-    tensors = [torch.randn(s, generator=g) * torch.randn(s, generator=g).exp() for s in shapes]
+    tensors = [
+        torch.randn(s, generator=g) * torch.randn(s, generator=g).exp() for s in shapes
+    ]
     return tensors, [torch.rand(s, generator=g) for s in shapes]
 
 
@@ -75,7 +77,9 @@ def entropy(symbols):
 
 def choices(n, k):
     """log2 C(n, k)"""
-    return (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
+    return (
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    ) / math.log(2)
 
 
 def bound(coder, section, decoded):
@@ -108,7 +112,9 @@ def bound(coder, section, decoded):
 def round_trip(coder, tensors, seed=0):
     """Seconds to encode and to decode, the sections and the decoded tensors."""
 
-    def generators(*kinds):  # on both sides one generator continues from tensor to tensor
+    def generators(
+        *kinds,
+    ):  # on both sides one generator continues from tensor to tensor
         return (fl.rng.generator(seed, "rounding"),) if isinstance(coder, kinds) else ()
 
     drawn = generators(wire.Stochastic, wire.SharedRandomness)
@@ -116,7 +122,9 @@ def round_trip(coder, tensors, seed=0):
     sections = [coder.encode(t, *drawn) for t in tensors]
     encoded = time.process_time()
     drawn = generators(wire.SharedRandomness)
-    decoded = [coder.decode(s, t.shape, *drawn) for s, t in zip(sections, tensors, strict=True)]
+    decoded = [
+        coder.decode(s, t.shape, *drawn) for s, t in zip(sections, tensors, strict=True)
+    ]
     return encoded - began, time.process_time() - encoded, sections, decoded
 
 
@@ -142,7 +150,9 @@ def measure(net, repeats):
             }
     for name, row in rows.items():
         row["encode_s"], row["decode_s"] = map(median, zip(*seconds[name], strict=True))
-        speeds = [f"{4e-6 * entries / row[way]:>8.0f}" for way in ("encode_s", "decode_s")]
+        speeds = [
+            f"{4e-6 * entries / row[way]:>8.0f}" for way in ("encode_s", "decode_s")
+        ]
         print(f"{name:<28}", row["bits"], row["bound"], "MB/s", *speeds)
     return entries, rows
 
@@ -181,7 +191,10 @@ def errors(task, settings, draws=5):
         entries = sum(u.numel() for u in tensors)
         for coder in SMALL:
             random = isinstance(coder, wire.Stochastic | wire.SharedRandomness)
-            trips = [round_trip(coder, tensors, seed) for seed in range(draws if random else 1)]
+            trips = [
+                round_trip(coder, tensors, seed)
+                for seed in range(draws if random else 1)
+            ]
             row = {
                 "setting": repr(coder),
                 "round": t,
@@ -196,15 +209,28 @@ def errors(task, settings, draws=5):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="a small network, two repeats")
-    parser.add_argument("--updates", action="store_true", help="errors on real updates instead")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the results as JSON")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small network, two repeats"
+    )
+    parser.add_argument(
+        "--updates", action="store_true", help="errors on real updates instead"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="write the results as JSON"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     about = {"date": date.today().isoformat(), "machine": platform.machine()}
-    about["versions"] = {name: version(name) for name in ("torch", "numpy", "constriction")}
+    about["versions"] = {
+        name: version(name) for name in ("torch", "numpy", "constriction")
+    }
     if args.updates:
-        how = {"clients": 10, "partition": "dirichlet:0.5", "network": "digits_cnn", "seed": 0}
+        how = {
+            "clients": 10,
+            "partition": "dirichlet:0.5",
+            "network": "digits_cnn",
+            "seed": 0,
+        }
         task = fl.tasks.classification("digits", **how)
         settings = fl.Settings(batch_size=16)
         about |= how | {"dataset": "digits", "batch_size": 16, "lr": 0.1}
@@ -214,7 +240,10 @@ def main():
         repeats = 2 if args.quick else args.repeats
         net = fl.models.digits_cnn() if args.quick else fl.models.resnet18()
         entries, rows = measure(net, repeats)
-        about |= {"network": "digits_cnn" if args.quick else "resnet18", "entries": entries}
+        about |= {
+            "network": "digits_cnn" if args.quick else "resnet18",
+            "entries": entries,
+        }
         about |= {"repeats": repeats, "threads": 1, "cores": os.cpu_count()}
         result = {"rows": rows}
     if args.out:

@@ -25,7 +25,9 @@ def random_task(network, shape, clients, samples, device="cpu", partition=None):
     source = sources.Source("random", x, y, x[:100], y[:100], mean, std, 10)
     load, sources.load = sources.load, lambda name: source
     try:
-        return fl.tasks.classification("random", clients, partition, network=network, device=device)
+        return fl.tasks.classification(
+            "random", clients, partition, network=network, device=device
+        )
     finally:
         sources.load = load
 
@@ -76,8 +78,12 @@ def federation(method, task, engine="sequential", **settings):
 def ratios(timers, reference, repeats):
     """Functions that return their seconds take turns, after one that warms up -> medians of the
     ratios to the reference in the same turn."""
-    turns = [{name: timer() for name, timer in timers.items()} for _ in range(repeats + 1)][1:]
-    return {name: median(turn[name] / turn[reference] for turn in turns) for name in timers}
+    turns = [
+        {name: timer() for name, timer in timers.items()} for _ in range(repeats + 1)
+    ][1:]
+    return {
+        name: median(turn[name] / turn[reference] for turn in turns) for name in timers
+    }
 
 
 def peak_memory():

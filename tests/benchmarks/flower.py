@@ -45,9 +45,14 @@ def framing(method, runs):
     (short, few), (long, many) = runs[method, SHORT], runs[method, LONG]
     row, messages = {"method": method}, 2 * (LONG - SHORT)
     for way, counted in (("up", "inbound-bytes"), ("down", "outbound-bytes")):
-        payload = getattr(long, f"bytes_{way}").sum() - getattr(short, f"bytes_{way}").sum()
+        payload = (
+            getattr(long, f"bytes_{way}").sum() - getattr(short, f"bytes_{way}").sum()
+        )
         all_of_it = many[counted] - few[counted]
-        row[way] = {"payload": round(payload / messages), "flower": round(all_of_it / messages)}
+        row[way] = {
+            "payload": round(payload / messages),
+            "flower": round(all_of_it / messages),
+        }
     return row
 
 
@@ -58,13 +63,22 @@ def equal():
         kind, name = path.stem.split("_", 1)  # simulations first
         record = json.loads(path.read_text(encoding="utf-8"))
         same = record.pop("equal")
-        seen.setdefault(name, record | {"simulation": None, "deployment": None})[kind] = same
+        seen.setdefault(name, record | {"simulation": None, "deployment": None})[
+            kind
+        ] = same
     return [seen[name] for name in sorted(seen)]
 
 
 def main():
-    made = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
-    task, method, seconds, runs = fl.tasks.classification("digits", 2), fl.methods.fedavg(), {}, {}
+    made = (
+        provenance()
+    )  # of the code that runs, not of what the checkout becomes meanwhile
+    task, method, seconds, runs = (
+        fl.tasks.classification("digits", 2),
+        fl.methods.fedavg(),
+        {},
+        {},
+    )
     for engine in ("sequential", "stacked", "flower"):
         history = fl.run(method, task, 6, threads=1, engine=engine, progress=False)
         seconds[engine.replace("flower", "simulation")] = history.seconds.tolist()

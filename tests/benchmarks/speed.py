@@ -40,7 +40,17 @@ from fedlearn.core.local import good_threads
 from fedlearn.files import to_json, write_text
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import BATCH, DIGITS, LR, federation, peak_memory, plain, plain_cnn, random_task, wait  # noqa: E402
+from common import (  # noqa: E402
+    BATCH,
+    DIGITS,
+    LR,
+    federation,
+    peak_memory,
+    plain,
+    plain_cnn,
+    random_task,
+    wait,
+)
 
 LONG = 8  # seconds: longer rounds are timed once
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +89,9 @@ def bare(task, layout=torch.contiguous_format, precision="float32"):
         began = time.perf_counter()
         for k in range(task.clients):
             generator = fl.rng.generator(task.seed, "shuffle", t, k)
-            x, y = task.epoch(k, torch.randperm(task.sizes[k], generator=generator), None)
+            x, y = task.epoch(
+                k, torch.randperm(task.sizes[k], generator=generator), None
+            )
             x = x.to(memory_format=layout)
             for at in range(0, len(y), BATCH):
                 optimiser.zero_grad()
@@ -159,12 +171,16 @@ def table(args, old):
     began = time.monotonic()
     planned = [
         (n, label, network, shape, m, *(partition or [None]))
-        for networks in ((NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,))
+        for networks in (
+            (NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,)
+        )
         for label, (network, shape, counts, *partition) in networks.items()
         for n, m in counts.items()
     ]
     for clients, label, *case, partition in sorted(planned, key=lambda row: row[0]):
-        row = rows.setdefault((label, clients), dict(network=label, clients=clients, seconds={}))
+        row = rows.setdefault(
+            (label, clients), dict(network=label, clients=clients, seconds={})
+        )
         wanted = args.only.lower() in label.lower() and clients <= args.most
         if wanted and time.monotonic() - began > 60 * args.minutes:
             print(f"{label}, {clients} clients: no time left")
@@ -190,15 +206,22 @@ def run_job():
 def watch(command):
     """Run a command: its seconds, and the most memory (MB) that it and its children held."""
     began, peak = time.perf_counter(), 0
-    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = psutil.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while process.poll() is None:
         with suppress(psutil.Error):  # it has just ended
-            held = [p.memory_full_info() for p in (process, *process.children(recursive=True))]
+            held = [
+                p.memory_full_info()
+                for p in (process, *process.children(recursive=True))
+            ]
             # pss shares out what processes have in common; Linux only
             peak = max(peak, sum(getattr(memory, "pss", memory.rss) for memory in held))
         time.sleep(0.05)
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed with exit status {process.returncode}.")
+        raise RuntimeError(
+            f"{' '.join(command)} failed with exit status {process.returncode}."
+        )
     return time.perf_counter() - began, peak / 1e6
 
 
@@ -224,7 +247,9 @@ def job(args):
 
 def growth(args):
     result = []
-    for clients in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)[: 2 if args.quick else None]:
+    for clients in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)[
+        : 2 if args.quick else None
+    ]:
         task = random_task(*DIGITS, clients, BATCH, args.device)
         ready = {"bare loop": bare(task)}
         ready |= {e: packaged(task, e) for e in ("sequential", "stacked")}
@@ -243,7 +268,10 @@ STARTS = {
     "import fedlearn": [sys.executable, "-c", "import fedlearn"],
     "fedlearn --version": [*FEDLEARN, "--version"],
     "fedlearn --help": [*FEDLEARN, "--help"],
-    "fedlearn run fedavg --rounds 1": [*FEDLEARN, *"run fedavg --rounds 1 --no-progress".split()],
+    "fedlearn run fedavg --rounds 1": [
+        *FEDLEARN,
+        *"run fedavg --rounds 1 --no-progress".split(),
+    ],
 }
 
 
@@ -257,7 +285,9 @@ def starts(args):
         turns[label].append((elapsed, user + system))
     result = {}
     for label, rows in turns.items():
-        result[label] = dict(zip(("seconds", "cpu"), np.median(rows, 0).tolist(), strict=True))
+        result[label] = dict(
+            zip(("seconds", "cpu"), np.median(rows, 0).tolist(), strict=True)
+        )
     print(result, flush=True)
     return result
 
@@ -266,7 +296,13 @@ def starts(args):
 
 FEDERATIONS = {  # network, shape, clients, samples of each, how many of them a round
     "ResNet-18, 100 clients": ("resnet18", (3, 32, 32), 100, 16, 100),
-    "McMahan CNN, 1,000 clients, 100 a round": ("mcmahan_cnn", (3, 32, 32), 1000, 32, 100),
+    "McMahan CNN, 1,000 clients, 100 a round": (
+        "mcmahan_cnn",
+        (3, 32, 32),
+        1000,
+        32,
+        100,
+    ),
     "digits CNN, 10,000 clients, 100 a round": (*DIGITS, 10_000, 13, 100),
 }
 
@@ -276,9 +312,17 @@ def memory(args):
     tenth of the clients."""
     result = {}
     for label in list(FEDERATIONS)[-1:] if args.quick else FEDERATIONS:
-        command = [sys.executable, __file__, "--held", label, "10" if args.quick else "1"]
+        command = [
+            sys.executable,
+            __file__,
+            "--held",
+            label,
+            "10" if args.quick else "1",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        last = ((done.stderr if done.returncode else done.stdout).splitlines() or ["killed"])[-1]
+        last = (
+            (done.stderr if done.returncode else done.stdout).splitlines() or ["killed"]
+        )[-1]
         result[label] = {"failed": last} if done.returncode else json.loads(last)
         print(f"{label}: {result[label]}", flush=True)
     return result
@@ -291,13 +335,24 @@ def held(label, part):
     task, before = random_task(network, shape, clients, samples), peak_memory()
     how = {"participation": drawn / clients, "batch_size": BATCH, "evaluate_every": 2}
     history = fl.run(fl.methods.fedavg(LR), task, 2, threads=1, progress=False, **how)
-    row = {"clients": clients, "a_round": drawn, "before_MB": before, "peak_MB": peak_memory()}
+    row = {
+        "clients": clients,
+        "a_round": drawn,
+        "before_MB": before,
+        "peak_MB": peak_memory(),
+    }
     row |= {"message_MB": float(history.bytes_up[-1]) / drawn / 1e6}
     return row | {"seconds": float(history.seconds[-1])}
 
 
 def main():
-    parts = {"table": table, "job": job, "growth": growth, "import": starts, "memory": memory}
+    parts = {
+        "table": table,
+        "job": job,
+        "growth": growth,
+        "import": starts,
+        "memory": memory,
+    }
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
@@ -309,7 +364,12 @@ def main():
     add("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
     add("--missing", action="store_true", help="only what FILE does not have")
     add("--forms", action="store_true", help="what only a GPU's table has")
-    add("--minutes", type=float, default=math.inf, help="begin no row of the table after them")
+    add(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="begin no row of the table after them",
+    )
     add("--out", metavar="FILE", type=Path, help="write the results as JSON")
     add("--run-job", action="store_true", help=argparse.SUPPRESS)
     add("--held", nargs=2, help=argparse.SUPPRESS)

@@ -24,13 +24,20 @@ def test_the_first_page_says_it_in_one_screen(page):
     page.set_viewport_size({"width": 1440, "height": 900})
     starts = open_from_disk(page, "index.html", ".fl-starts").bounding_box()
     figure = page.locator("#figure-0-1").bounding_box()
-    assert starts["y"] + starts["height"] < figure["y"] < figure["y"] + figure["height"] <= 900
+    assert (
+        starts["y"] + starts["height"]
+        < figure["y"]
+        < figure["y"] + figure["height"]
+        <= 900
+    )
     assert page.locator(".fl-card").count() == len(chapter_file("index")["cards"])
 
 
 def test_every_lesson_has_slides(page):
     open_from_disk(page, "slides/index.html", "li >> nth=0")
-    decks = page.locator("li a:has-text('slides')").evaluate_all("all => all.map(a => a.href)")
+    decks = page.locator("li a:has-text('slides')").evaluate_all(
+        "all => all.map(a => a.href)"
+    )
     assert len(decks) == len(list(HTML.glob("*/*_audit.html")))
     page.goto(decks[0])
     page.wait_for_function("window.Reveal?.isReady()")
@@ -45,13 +52,17 @@ def test_bytes_become_minutes_as_the_package_says(page):
     assert chart.locator("select option").all_inner_texts() == names
     its = MINUTES["comparisons"][names.index(MINUTES["start"]["comparison"])]
     runs = index.runs_of(its)["FedAvg"]
-    reached = np.argmax(np.mean([h.accuracy for h in runs], 0).round(4) >= MINUTES["target"])
+    reached = np.argmax(
+        np.mean([h.accuracy for h in runs], 0).round(4) >= MINUTES["target"]
+    )
     picture = chart.locator("svg.marks")
     for name, link in fl.link.PRESETS.items():
         chart.locator("label").filter(has_text=re.compile(f"^{name}$")).click()
         page.wait_for_timeout(200)  # Vega draws after the signal
         texts = " ".join(picture.locator("text").all_text_contents())
-        number, unit = re.search(r"FedAvg: ([\d.]+) ?(\w+)", texts).groups()  # such as 3.4 min
+        number, unit = re.search(
+            r"FedAvg: ([\d.]+) ?(\w+)", texts
+        ).groups()  # such as 3.4 min
         expected = np.mean([fl.link.time(h, **link) for h in runs], 0)[reached]
         assert float(number) * UNITS[unit] == pytest.approx(expected, rel=0.06), name
         # every spot is inside the picture: the axis follows the link
@@ -85,5 +96,7 @@ def test_the_table_of_claims_is_searched_and_sorted(page):
     box.locator("details summary:visible").first.click()
     assert box.locator("details[open] > code").first.inner_text().startswith("data = ")
     # a link to a reading finds it
-    reading = open_from_disk(page, "appendix/claims.html#fed_gkt-params-54", "p#fed_gkt-params-54")
+    reading = open_from_disk(
+        page, "appendix/claims.html#fed_gkt-params-54", "p#fed_gkt-params-54"
+    )
     assert "rejected" in reading.inner_text()

@@ -106,8 +106,12 @@ class Nbgrader:
             for submission in book.assignment_submissions(self.stem):
                 assert len(submission.notebooks) == 1
                 grades = submission.notebooks[0].grades
-                scores = {grade.name.removesuffix("-check"): grade.score for grade in grades}
-                points[submission.student.id] = [scores[name] for name in self.exercises]
+                scores = {
+                    grade.name.removesuffix("-check"): grade.score for grade in grades
+                }
+                points[submission.student.id] = [
+                    scores[name] for name in self.exercises
+                ]
         return points
 
 
@@ -117,7 +121,9 @@ class Otter(Nbgrader):
     def released(self):
         folder = self.course / "dist"
         if not folder.exists():  # the tests are also run on the reference answers
-            output = call(self.course, "otter", "assign", f"otter/{self.stem}.ipynb", "dist")
+            output = call(
+                self.course, "otter", "assign", f"otter/{self.stem}.ipynb", "dist"
+            )
             assert "failed" not in output.lower()
         return folder / "student" / f"{self.stem}.ipynb"
 
@@ -128,7 +134,9 @@ class Otter(Nbgrader):
         (tests,) = (self.course / "dist" / "autograder").glob("*.zip")
         points = {}
         for place in sorted(self.submitted.iterdir()):
-            call(place, "otter", "run", "-a", str(tests), "-o", ".", f"{self.stem}.ipynb")
+            call(
+                place, "otter", "run", "-a", str(tests), "-o", ".", f"{self.stem}.ipynb"
+            )
             results = json.loads((place / "results.json").read_text())
             scores = {test["name"]: test.get("score") for test in results["tests"]}
             points[place.name] = [scores[name] for name in self.exercises]
@@ -164,7 +172,9 @@ def with_helper(notebook, text):
     """A cell of the student's own above the answer, which calls it."""
     at = cell_of(notebook, text)
     helper = nbformat.v4.new_code_cell(text.replace("weighted_average", "helper"))
-    notebook.cells[at].source = (
+    notebook.cells[
+        at
+    ].source = (
         "def weighted_average(states, samples):\n    return helper(states, samples)"
     )
     notebook.cells.insert(at, helper)
@@ -225,6 +235,8 @@ def test_nbgrader_shows_the_reason(tmp_path):
     course.submit("ann", course.answered("ann", [WRONG, RIGHT[1]]))
     course.points()
     path = course.course / "autograded" / "ann" / STEM / f"{STEM}.ipynb"
-    outputs = [o for cell in nbformat.read(path, 4).cells for o in cell.get("outputs", [])]
+    outputs = [
+        o for cell in nbformat.read(path, 4).cells for o in cell.get("outputs", [])
+    ]
     (error,) = (o for o in outputs if o.output_type == "error")
     assert "not yet, because" in error.evalue

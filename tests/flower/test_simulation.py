@@ -14,7 +14,11 @@ from fedlearn.lab.experiment import Experiment
 
 from .conftest import small
 
-REST = [pytest.param(m, marks=pytest.mark.slow) for m in sorted(fl.methods.METHODS) if m != "rpn"]
+REST = [
+    pytest.param(m, marks=pytest.mark.slow)
+    for m in sorted(fl.methods.METHODS)
+    if m != "rpn"
+]
 METHODS = ["rpn", *REST]
 
 
@@ -66,7 +70,9 @@ def test_a_dead_worker_ends_the_run_with_its_finished_rounds(simulation, tmp_pat
 
     task = small(2, network=network)
     with pytest.raises(ConnectionError, match="worker"):
-        fl.run("fedavg", task, 5, threads=1, engine=simulation, checkpoint=tmp_path / "c")
+        fl.run(
+            "fedavg", task, 5, threads=1, engine=simulation, checkpoint=tmp_path / "c"
+        )
     assert (tmp_path / "c").exists()
     assert not fl.run("fedavg", small(2), 1, engine=simulation).rows[0]["refused"]
     simulation.stop()

@@ -121,7 +121,11 @@ LINES = [line.strip().split("~ ") for line in REFUSED.strip().splitlines()]
 @pytest.mark.parametrize(("line", "noun"), LINES)
 def test_a_command_line_is_refused_in_one_sentence(nothing_trains, folder, line, noun):
     def files():
-        return {p: p.stat().st_size for p in folder.rglob("*") if "__pycache__" not in p.parts}
+        return {
+            p: p.stat().st_size
+            for p in folder.rglob("*")
+            if "__pycache__" not in p.parts
+        }
 
     before = files()
     status, err = said(line.split())
@@ -148,7 +152,9 @@ def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(nothing_tra
     outcomes = [said(line.split()) for line in random.Random(0).sample(every, 60)]
     assert {status for status, _ in outcomes} == {0, 2}
     for status, err in outcomes:
-        assert not status or (err.startswith("fedlearn: ") and err.count("\n") == 1), err
+        assert not status or (err.startswith("fedlearn: ") and err.count("\n") == 1), (
+            err
+        )
 
 
 TASK = fl.tasks.classification("digits", 2, train=40, test=20)
@@ -166,7 +172,9 @@ def own(x=X, **how):
 
 
 def linear(outputs=3, inputs=4, **how):
-    return lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs, **how))
+    return lambda shape, classes: nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs, outputs, **how)
+    )
 
 
 def then(function):
@@ -184,7 +192,10 @@ NETWORKS = {
     "other inputs": (linear(inputs=5), "batch"),
     "float64": (linear(dtype=torch.float64), "float32"),
     "without values": (linear(device="meta"), "values"),
-    "lazy": (lambda shape, classes: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), "lazy"),
+    "lazy": (
+        lambda shape, classes: nn.Sequential(nn.Flatten(), nn.LazyLinear(3)),
+        "lazy",
+    ),
     "no parameters": (lambda shape, classes: nn.Flatten(), "parameters"),
     "nothing to train": (lambda *a: linear()(*a).requires_grad_(False), "parameters"),
     "a tuple": (then(lambda scores: (scores, 1)), "tuple"),
@@ -210,7 +221,13 @@ def test_a_network_is_refused_when_the_task_is_built(name):
 def test_networks_of_detectors_and_segmenters_are_tried_too():
     pictures, boxes = np.ones((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
     for make, of, targets, classes, noun in (
-        (fl.seeing.segmentation, fl.seeing.from_masks, pictures, 2, r"\[2, 2, 64, 64\]"),
+        (
+            fl.seeing.segmentation,
+            fl.seeing.from_masks,
+            pictures,
+            2,
+            r"\[2, 2, 64, 64\]",
+        ),
         (fl.seeing.detection, fl.seeing.from_boxes, boxes, 1, "head"),
     ):
         with pytest.raises(ValueError, match=noun):
@@ -219,19 +236,33 @@ def test_networks_of_detectors_and_segmenters_are_tried_too():
 
 
 def test_more_outputs_than_classes_and_any_real_numbers_are_taken():
-    for x in (X, X.astype(np.float16), (100 * X).astype(int), torch.tensor(X, requires_grad=True)):
+    for x in (
+        X,
+        X.astype(np.float16),
+        (100 * X).astype(int),
+        torch.tensor(X, requires_grad=True),
+    ):
         task = own(x, network=linear(7), train=20, test=8)
         assert len(fl.run("fedavg", task, 1)) == 1
 
 
 CALLS = {
     "callbacks": (lambda: fl.run("fedavg", TASK, on_round="log.csv"), "on_round"),
-    "a step behind the last": (lambda: fl.Uplink(LOSSY, fl.parts.Feedback()), "Lossy.*last"),
+    "a step behind the last": (
+        lambda: fl.Uplink(LOSSY, fl.parts.Feedback()),
+        "Lossy.*last",
+    ),
     "no fairness": (lambda: HISTORY.fairness(), "per_client"),
     "a network from a file": (lambda: HISTORY.network(), "ended here"),
-    "a partition's function": (lambda: own(partition=fl.partition.dirichlet), "call it"),
+    "a partition's function": (
+        lambda: own(partition=fl.partition.dirichlet),
+        "call it",
+    ),
     "Apple's GPU": (lambda: own(device="mps"), "no device 'mps'"),
-    "a metric of sklearn": (lambda: own(metrics=sklearn.metrics.f1_score), "write a function"),
+    "a metric of sklearn": (
+        lambda: own(metrics=sklearn.metrics.f1_score),
+        "write a function",
+    ),
     "a method's function": (lambda: fl.run(fl.methods.fedavg, TASK), r"fedavg\(\)"),
     "no method": (lambda: fl.run(None, TASK), "takes a method"),
     "a task's name": (lambda: fl.run("fedavg", "digits"), "takes a task"),
@@ -245,8 +276,14 @@ CALLS = {
         lambda: fl.tasks.classification("digits", 2, metrics=lambda c, k: 1),
         "name of its own",
     ),
-    "a text as a chapter's seed": (lambda: fl.book.chapter(seed="1", clients=2), "seed"),
-    "a text as a chapter's rounds": (lambda: fl.book.chapter(rounds="2", clients=2), "rounds"),
+    "a text as a chapter's seed": (
+        lambda: fl.book.chapter(seed="1", clients=2),
+        "seed",
+    ),
+    "a text as a chapter's rounds": (
+        lambda: fl.book.chapter(rounds="2", clients=2),
+        "rounds",
+    ),
     "a text as a chapter's clients": (lambda: fl.book.chapter(clients="5"), "clients"),
     "half a seed": (lambda: fl.book.chapter(seed=0.5, clients=2), "seed"),
 }
@@ -276,7 +313,19 @@ def test_numbers_are_checked_as_they_are_annotated():
         assert taken == checked and type(taken) is type(checked)
     assert check_value("it", float("inf"), float, float("inf")) == float("inf")
     assert fl.parts.Krum(np.int64(2)) == fl.parts.Krum(2)
-    wrong = [(1.0, int), (True, int), (True, float), (1, bool), (10**400, float), (10**4000, int)]
-    for value, annotation in [*wrong, (-3.5e38, float), (float("inf"), float), (None, int)]:
+    wrong = [
+        (1.0, int),
+        (True, int),
+        (True, float),
+        (1, bool),
+        (10**400, float),
+        (10**4000, int),
+    ]
+    for value, annotation in [
+        *wrong,
+        (-3.5e38, float),
+        (float("inf"), float),
+        (None, int),
+    ]:
         with pytest.raises(ValueError, match="it must be"):
             check_value("it", value, annotation, 0)

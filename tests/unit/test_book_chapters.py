@@ -31,7 +31,13 @@ def test_the_answer_is_not_there_before_the_guess():
 def computed(expression, **names):
     """A Vega expression, as Python computes it."""
     text = re.sub(r"(datum|its)\.(\w+)", r"of_\2", expression)
-    known = {"log": math.log, "pow": math.pow, "floor": math.floor, "sqrt": math.sqrt, "max": max}
+    known = {
+        "log": math.log,
+        "pow": math.pow,
+        "floor": math.floor,
+        "sqrt": math.sqrt,
+        "max": max,
+    }
     return eval(text, known | {"LN2": math.log(2)} | names)
 
 
@@ -65,22 +71,40 @@ def test_pages_compute_with_the_formula_of_the_package(slower):
     sliders |= {"latency": 1000 * latency}
     times = fl.link.time(history, up, down, latency, slower=slower)
     for t in range(5):
-        row = {"of_up": sums["up"][t], "of_down": sums["down"][t], "of_sec": sums["computing"][t]}
+        row = {
+            "of_up": sums["up"][t],
+            "of_down": sums["down"][t],
+            "of_sec": sums["computing"][t],
+        }
         row["of_round"] = t + 1
-        assert computed(index.SECONDS, **row, **sliders) == pytest.approx(times[t], rel=1e-6)
-    row = {"of_up": sums["up"][0], "of_down": sums["down"][0], "of_sec": sums["computing"][0]}
+        assert computed(index.SECONDS, **row, **sliders) == pytest.approx(
+            times[t], rel=1e-6
+        )
+    row = {
+        "of_up": sums["up"][0],
+        "of_down": sums["down"][0],
+        "of_sec": sums["computing"][0],
+    }
     cost = computed(choosing.SECONDS.format(row="its"), **row, **sliders)
     assert cost == pytest.approx(times[0], rel=1e-6)
 
 
 def test_a_difference_is_that_of_the_mean_over_the_seeds():
     assert claims.difference([0.70, 0.80, 0.81], 0.75, 3) == "+0.020"
-    assert claims.difference([0.5], 0.75) == "-0.2500" and claims.difference([2.0], 2.0) == "0"
+    assert (
+        claims.difference([0.5], 0.75) == "-0.2500"
+        and claims.difference([2.0], 2.0) == "0"
+    )
     assert claims.printed("fed_kgf-table2-values", [1, 0]) == 0.363
 
 
 def run(label, accuracy, seed=0, **task):
-    task = {"dataset": "digits", "partition": "Iid()", "seed": seed, "clients": 1} | task
+    task = {
+        "dataset": "digits",
+        "partition": "Iid()",
+        "seed": seed,
+        "clients": 1,
+    } | task
     row = {"accuracy": accuracy, "loss": 1.0, "round": 1, "clients": [0], "refused": {}}
     row |= {"bytes_up": 1, "bytes_down": 1, "seconds": 1.0}
     return fl.History("fedavg", {"task": task, "label": label}, [row])
@@ -88,14 +112,22 @@ def run(label, accuracy, seed=0, **task):
 
 VERDICTS = [
     (5 * [1.0] + [2.0], "ahead", "holds"),
-    (5 * [0.1] + [5.0], "ahead", "cannot be told"),  # in front with each seed, but wildly
+    (
+        5 * [0.1] + [5.0],
+        "ahead",
+        "cannot be told",
+    ),  # in front with each seed, but wildly
     (3 * [0.5, -0.5], "level", "holds"),
     (3 * [2.0, -2.0], "level", "cannot be told"),
     (5 * [1.0] + [2.0], "level", "does not hold"),
     (5 * [-2.0] + [-2.5], "no lower", "does not hold"),
     (5 * [-0.2] + [-0.5], "no lower", "holds"),
     ([50.0, 1.0, -1.0, 9.0], "ahead", "in 3 of 4 seeds"),
-    ([100 * 0.0045 - 100 * 0.0145, 0.5], "level", "in 2 of 2 seeds"),  # 20 of 2,000 are a point
+    (
+        [100 * 0.0045 - 100 * 0.0145, 0.5],
+        "level",
+        "in 2 of 2 seeds",
+    ),  # 20 of 2,000 are a point
 ]
 
 
@@ -105,13 +137,24 @@ def test_verdicts(lead, wanted, verdict):
 
 
 def test_leads_pair_the_seeds_of_one_data_set_and_split():
-    runs = [run("A", 0.9, 1), run("A", 0.8), run("b", 0.7), run("B", 0.75, 1), run("B", 0.1, 2)]
-    runs += [run("A", 0.5, partition="Dirichlet(alpha=0.5, min_samples=1)"), run("C", 0.2)]
+    runs = [
+        run("A", 0.9, 1),
+        run("A", 0.8),
+        run("b", 0.7),
+        run("B", 0.75, 1),
+        run("B", 0.1, 2),
+    ]
+    runs += [
+        run("A", 0.5, partition="Dirichlet(alpha=0.5, min_samples=1)"),
+        run("C", 0.2),
+    ]
     runs += [run("A", 0.4, dataset="mnist"), run("B", 0.3, dataset="mnist")]
     runs, _ = fl.results.tables(runs)
     leads = claims.leads(runs, "A", "B")
     assert leads.keys() == {("digits", "iid"), ("mnist", "iid")}
-    assert leads["digits", "iid"] == pytest.approx([10, 15])  # in the order of the seeds
+    assert leads["digits", "iid"] == pytest.approx(
+        [10, 15]
+    )  # in the order of the seeds
     assert claims.leads(runs, "A", "nobody") == {}
 
 
@@ -141,7 +184,15 @@ def test_a_steered_box_is_that_of_the_package():
     from torchvision.ops import box_iou
 
     [words] = [x for x in fl.book.steer_box()["layer"] if "IoU" in str(x)]
-    its = {"column": 3, "row": 5, "ox": -1.0, "oy": 0.5, "ow": 0.7, "oh": 0.9, "exp": math.exp}
+    its = {
+        "column": 3,
+        "row": 5,
+        "ox": -1.0,
+        "oy": 0.5,
+        "ow": 0.7,
+        "oh": 0.9,
+        "exp": math.exp,
+    }
     steps = {t["as"]: t["calculate"] for t in words["transform"] if t["as"] != "t"}
     for name, expression in steps.items():
         its[f"of_{name}"] = computed(expression, min=min, **its)
@@ -152,12 +203,22 @@ def test_a_steered_box_is_that_of_the_package():
         box, torch.tensor([[its[f"of_{n}"] for n in ("x1", "y1", "x2", "y2")]])
     )
     true = fl.seeing.detection("digits", 2, train=2).test[1][seeing.STEERED, :1, :4]
-    assert its["of_both"] / its["of_union"] == pytest.approx(float(box_iou(box, true)), abs=1e-6)
+    assert its["of_both"] / its["of_union"] == pytest.approx(
+        float(box_iou(box, true)), abs=1e-6
+    )
 
 
 def entry(method="FedAvg", seed=0, accuracy=None, clients=10, **more):
-    curve = [round(0.5 + 0.02 * t, 4) for t in range(choosing.spec()["shared"]["rounds"])]
-    row = {"split": "IID", "clients": clients, "method": method, "value": 0.2, "seed": seed}
+    curve = [
+        round(0.5 + 0.02 * t, 4) for t in range(choosing.spec()["shared"]["rounds"])
+    ]
+    row = {
+        "split": "IID",
+        "clients": clients,
+        "method": method,
+        "value": 0.2,
+        "seed": seed,
+    }
     row |= {"short": False, "accuracy": curve if accuracy is None else accuracy}
     return row | {"up": 1000.0, "down": 3000.0, "seconds": 0.5} | more
 
@@ -168,7 +229,11 @@ def entries(rows):
 
 
 def test_entries_know_their_rounds_and_the_least_disturbed_computing():
-    rows = [entry(seconds=0.5), entry(seed=1, seconds=0.2), entry(split="other", seconds=0.3)]
+    rows = [
+        entry(seconds=0.5),
+        entry(seed=1, seconds=0.2),
+        entry(split="other", seconds=0.3),
+    ]
     rows += [entry("STC", seconds=0.9), entry(clients=100, seconds=0.1)]
     frame = entries([*rows, entry(seconds=0.1, short=True), entry(accuracy=[])])
     assert frame["rounds"].tolist() == 5 * [[*range(1, 21)]]
@@ -186,7 +251,9 @@ def test_lines_are_means_with_the_extremes():
 
 def test_what_is_stored_is_what_is_stated():
     rows = choosing.runs()
-    assert len({tuple(r[k] for k in choosing.RUN) for r in rows}) == len(rows)  # none twice
+    assert len({tuple(r[k] for k in choosing.RUN) for r in rows}) == len(
+        rows
+    )  # none twice
     best = choosing.best(rows)
     for r in rows:
         case = tuple(r[k] for k in choosing.CELL)

@@ -30,7 +30,11 @@ def no_package(monkeypatch):
 
 
 def cell(source, kind="code", **grade):
-    return {"cell_type": kind, "source": [source], "metadata": {"nbgrader": grade} if grade else {}}
+    return {
+        "cell_type": kind,
+        "source": [source],
+        "metadata": {"nbgrader": grade} if grade else {},
+    }
 
 
 def asked(name, stub, test):
@@ -56,13 +60,25 @@ ASSERTED = 'verdict = fl.check("a-b", f)\nassert verdict, verdict'
 
 
 def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path):
-    cells = [*asked("a-b", STUB, CHECK), 'fl.solution("a-b")', 'x = 1\nfl.solution("a-c")']
-    source, out = book(tmp_path / "book", *cells, 'fl.solution("a-d")'), tmp_path / "out"
+    cells = [
+        *asked("a-b", STUB, CHECK),
+        'fl.solution("a-b")',
+        'x = 1\nfl.solution("a-c")',
+    ]
+    source, out = (
+        book(tmp_path / "book", *cells, 'fl.solution("a-d")'),
+        tmp_path / "out",
+    )
     before = sources(source / "a.ipynb")
     out.mkdir()
     (out / "mine.txt").write_text("mine")
     paths = {p.relative_to(out).as_posix() for p in classroom.make(source, out)}
-    assert paths == {"a.ipynb", "source/a/a.ipynb", "requirements.txt", "nbgrader_config.py"}
+    assert paths == {
+        "a.ipynb",
+        "source/a/a.ipynb",
+        "requirements.txt",
+        "nbgrader_config.py",
+    }
     *kept, paper = sources(out / "a.ipynb")
     assert kept == [STUB, CHECK, "x = 1"] and "marked by hand" in paper
     *_, stub, asserted, text, hand = sources(out / "source/a/a.ipynb")
@@ -74,7 +90,10 @@ def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path):
         with pytest.raises(ValueError, match="overlap"):
             classroom.make(source, tmp_path / inside, force=True)
     classroom.make(source, out, force=True)
-    assert sources(source / "a.ipynb") == before and (out / "mine.txt").read_text() == "mine"
+    assert (
+        sources(source / "a.ipynb") == before
+        and (out / "mine.txt").read_text() == "mine"
+    )
 
 
 @pytest.mark.parametrize("place", ["", "part"])
@@ -109,7 +128,14 @@ def test_a_course_is_not_written_through_links(tmp_path, place):
     assert not (tmp_path / "new").exists()
 
 
-NO_NOTEBOOKS = ['{"cells": [{"cell_type": "code"}]}', "{}", "[]", '["\\ud800"]', "PK", b"\xff"]
+NO_NOTEBOOKS = [
+    '{"cells": [{"cell_type": "code"}]}',
+    "{}",
+    "[]",
+    '["\\ud800"]',
+    "PK",
+    b"\xff",
+]
 
 
 @pytest.mark.parametrize("text", NO_NOTEBOOKS)
@@ -149,9 +175,14 @@ def test_an_exercise_without_its_check_is_refused(tmp_path):
 
 
 def test_what_an_exercise_names_is_in_its_copy(tmp_path):
-    prompt = cell("### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown")
+    prompt = cell(
+        "### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown"
+    )
     lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "train()"]
-    lesson += ["def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)", "def other():\n    pass"]
+    lesson += [
+        "def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)",
+        "def other():\n    pass",
+    ]
     lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
     cells = [*map(cell, lesson), prompt, *asked("a-b", STUB, CHECK)]
     classroom.make(book(tmp_path / "book", *cells), tmp_path / "out")
@@ -161,7 +192,9 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     assert shown[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
     assert shown[2] == prompt["source"][0].replace("[there](#there)", "there")
     assert shown[3].startswith(STUB) and shown[4] == ASSERTED
-    assert json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
+    assert (
+        json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
+    )
 
 
 # ---- the course of the whole book ----------------------------------------------------------------
@@ -186,17 +219,31 @@ def pages(course):
             yield path, path.read_text()
         else:
             cells = json.loads(path.read_text())["cells"]
-            yield path, "\n".join("".join(c["source"]) for c in cells if c["cell_type"] != "code")
+            yield (
+                path,
+                "\n".join(
+                    "".join(c["source"]) for c in cells if c["cell_type"] != "code"
+                ),
+            )
 
 
 def test_every_link_and_every_page_is_there(course):
     toc = yaml.safe_load((course / "_toc.yml").read_text())
-    files = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
-    files = [f for f in files if not f.startswith("methods/")]  # which the building makes
-    assert all((course / f"{f}.ipynb").exists() or (course / f"{f}.md").exists() for f in files)
+    files = [
+        toc["root"],
+        *(c["file"] for part in toc["parts"] for c in part["chapters"]),
+    ]
+    files = [
+        f for f in files if not f.startswith("methods/")
+    ]  # which the building makes
+    assert all(
+        (course / f"{f}.ipynb").exists() or (course / f"{f}.md").exists() for f in files
+    )
     count = 0
     for path, text in pages(course):
-        for target in re.findall(r'(?<![\w\])!])\[[^\[\]]*\]\(([^()\s]+)\)|href="([^"]+)"', text):
+        for target in re.findall(
+            r'(?<![\w\])!])\[[^\[\]]*\]\(([^()\s]+)\)|href="([^"]+)"', text
+        ):
             place = "".join(target).partition("#")[0]
             if place and not re.match(r"[a-z]+:", place):
                 count += 1
@@ -228,7 +275,9 @@ def everything(course):
 def test_no_solution_is_in_what_students_get(course):
     written = [s for chapter in CHAPTERS for s in solutions(chapter).values()]
     answers = [" ".join(s.code.split()) for s in written if s.code]
-    sentences = [" ".join(t.split()) for s in written for t in re.split(r"(?<=[.:;?])\s", s.text)]
+    sentences = [
+        " ".join(t.split()) for s in written for t in re.split(r"(?<=[.:;?])\s", s.text)
+    ]
     searched = [text for text in (*answers, *sentences) if len(text) > 35]
     assert len(searched) > 200
     names = []
@@ -242,7 +291,9 @@ def test_no_solution_is_in_what_students_get(course):
     assert len(wheels) == course.parent.name.startswith("nbgrader")
     for wheel in wheels:
         assert wheel.name in (course / "requirements.txt").read_text()
-        assert re.search(r"^torch==\d", (course / "constraints.txt").read_text(), re.MULTILINE)
+        assert re.search(
+            r"^torch==\d", (course / "constraints.txt").read_text(), re.MULTILINE
+        )
 
 
 def test_class_notebooks_show_no_solution(tmp_path):
@@ -253,13 +304,17 @@ def test_class_notebooks_show_no_solution(tmp_path):
     assert done.stdout == "The solutions are not part of this edition.\n"
 
 
-def test_the_lecturer_gets_answers_and_what_checks_tell_apart(tmp_path, monkeypatch, capsys):
+def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
+    tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "class"
     words = ["classroom", str(BOOK), str(out), "--for", "nbgrader", "--instructor"]
     assert main(words) is None
     said = capsys.readouterr().out
     assert "instructor" in said and "source" in said
-    guide = {p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()}
+    guide = {
+        p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()
+    }
     assert {"README.md", "plan.md", "hub.md", "privacy.md", "slides.py"} < {*guide}
     assert "that is one direction only" in guide["fedavg.md"]
     assert "return sorted(torch.randperm" in guide["fedavg.md"]
@@ -291,13 +346,17 @@ def test_a_roster_is_refused_in_a_sentence(tmp_path, text):
     path = tmp_path / "roster.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=ROSTERS[text]):
-        classroom.make(book(tmp_path / "book", "x = 1"), tmp_path / "out", seed_from=path)
+        classroom.make(
+            book(tmp_path / "book", "x = 1"), tmp_path / "out", seed_from=path
+        )
     assert not (tmp_path / "out").exists()
 
 
 def test_a_roster_is_read_as_it_comes(tmp_path):
     path = tmp_path / "roster.csv"
-    path.write_bytes("Student ID;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig"))
+    path.write_bytes(
+        "Student ID;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig")
+    )
     assert classroom.roster(path) == ["007", "zoë"]
 
 
@@ -307,7 +366,14 @@ def test_assignments_have_numbers_of_a_students_own(tmp_path):
     shutil.copytree(BOOK, source)
     roster = source / "roster.csv"  # private
     roster.write_text("id\nann\nzoë\n")
-    words = ["classroom", str(source), str(out), "--seed-from", str(roster), "--instructor"]
+    words = [
+        "classroom",
+        str(source),
+        str(out),
+        "--seed-from",
+        str(roster),
+        "--instructor",
+    ]
     assert main(words) is None
     text = "\n".join(sources(out / "source" / "rpn" / "rpn.ipynb"))
     assert classroom.STUDENT in text and "fl.book.course(student)" in text
@@ -331,7 +397,10 @@ def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
     row = fl.progress().loc["rpn-numbers"]
     assert row["right"] and row["checks"] == 3, "what was right stays right"
     (tmp_path / check.PROGRESS).write_text("mine")
-    assert not fl.check("rpn-numbers", 7) and (tmp_path / check.PROGRESS).read_text() == "mine"
+    assert (
+        not fl.check("rpn-numbers", 7)
+        and (tmp_path / check.PROGRESS).read_text() == "mine"
+    )
     with pytest.raises(ValueError, match="columns"):
         fl.progress()
 

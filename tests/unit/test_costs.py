@@ -44,7 +44,9 @@ def test_every_method_counts_or_says_why_not():
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
     assert len(costs) == len(fl.methods.METHODS) - 1
     refused = costs[costs["up"].isna()]
-    assert {"fed_gkt", "split_learning", "fedfusion", "fed_repopt"} <= set(refused.index)
+    assert {"fed_gkt", "split_learning", "fedfusion", "fed_repopt"} <= set(
+        refused.index
+    )
     assert len(refused) < 6
     assert refused["note"].map(bool).all()
     assert "trains" in costs.loc["fed_kgf", "note"]
@@ -75,7 +77,14 @@ class Tokens(nn.Module):
 def test_transformers_are_counted_with_every_method_that_has_a_form(network, input):
     costs = fl.cost(network, input)
     counted = costs[costs["up"].notna()]
-    refused = {"fed_kgf", "fedfusion", "fed_gkt", "fed_repopt", "fedpm", "split_learning"}
+    refused = {
+        "fed_kgf",
+        "fedfusion",
+        "fed_gkt",
+        "fed_repopt",
+        "fedpm",
+        "split_learning",
+    }
     assert set(counted.index) == fl.methods.METHODS.keys() - refused - {"local"}
     assert counted.loc["fedavg", "up"] > 4 * costs.attrs["numbers"]
     assert counted.loc["stc", "factor"] > 10
@@ -186,7 +195,9 @@ def test_a_meter_counts_whole_numbers():
     assert row["numbers"] == 1001 and row["bytes"] == 1004
 
 
-@pytest.mark.parametrize("state, size", [(nn.Flatten(), None), ({"w": 1.0}, None), ({}, -1)])
+@pytest.mark.parametrize(
+    "state, size", [(nn.Flatten(), None), ({"w": 1.0}, None), ({}, -1)]
+)
 def test_a_meter_refuses_what_is_no_state(state, size):
     with pytest.raises(ValueError, match="state|size"):
         fl.Meter().sent(state, size=size)

@@ -15,12 +15,22 @@ from torch.utils._pytree import tree_map
 
 import fedlearn as fl
 from fedlearn.book import check
-from fedlearn.book.check import CHAPTERS, Varied, Verdict, empty, module_of, number, solutions
+from fedlearn.book.check import (
+    CHAPTERS,
+    Varied,
+    Verdict,
+    empty,
+    module_of,
+    number,
+    solutions,
+)
 from fedlearn.methods.fed_kgf import modules, represent
 from fedlearn.methods.fedfusion import Convolution
 from fedlearn.models import parameter_count, resnet8, resnet18, resnet110, state_of
 
-EXERCISES = [name for chapter in CHAPTERS for name in module_of(f"{chapter}-x").EXERCISES]
+EXERCISES = [
+    name for chapter in CHAPTERS for name in module_of(f"{chapter}-x").EXERCISES
+]
 
 
 @cache
@@ -64,9 +74,16 @@ WRONG = changed_answers()
 @pytest.mark.parametrize("exercise", WRONG)
 def test_a_changed_answer_is_told_why_or_is_right(exercise):
     for old, new, noun in WRONG[exercise]:
-        answer, state = right(exercise, old, new) if old else eval(new), torch.get_rng_state()
+        answer, state = (
+            right(exercise, old, new) if old else eval(new),
+            torch.get_rng_state(),
+        )
         verdict = fl.check(exercise, answer)
-        assert bool(verdict) == (not noun) and noun in (verdict.reason or ""), (old, new, verdict)
+        assert bool(verdict) == (not noun) and noun in (verdict.reason or ""), (
+            old,
+            new,
+            verdict,
+        )
         assert noun or not old or torch.equal(torch.get_rng_state(), state)
 
 
@@ -88,9 +105,31 @@ def recurs(*args):
     return recurs()
 
 
-VALUES = [None, math.nan, -math.inf, 1j, "", "heads", [], {}, set(), bytes(8), 0.12345, 10**5000]
-VALUES += [torch.tensor(math.nan), torch.empty(0), torch.full((7, 3, 2), 0.5), torch.eye(3, 40)]
-VALUES += [np.array([{}, []], object), torch.eye(3).to_sparse(), torch.empty(3, device="meta")]
+VALUES = [
+    None,
+    math.nan,
+    -math.inf,
+    1j,
+    "",
+    "heads",
+    [],
+    {},
+    set(),
+    bytes(8),
+    0.12345,
+    10**5000,
+]
+VALUES += [
+    torch.tensor(math.nan),
+    torch.empty(0),
+    torch.full((7, 3, 2), 0.5),
+    torch.eye(3, 40),
+]
+VALUES += [
+    np.array([{}, []], object),
+    torch.eye(3).to_sparse(),
+    torch.empty(3, device="meta"),
+]
 VALUES += [int, torch, "x" * 10**6]
 ERRORS = [SystemExit(0), ValueError(), StopIteration("x\n" * 999)]
 ACTIONS = [*map(ends, ERRORS), lambda *a: sys.exit(), recurs, lambda: 1]
@@ -150,7 +189,12 @@ def test_an_empty_answer_is_no_wrong_answer():
     for answer in (None, ..., lambda x: ..., lambda x: None, (len, lambda x: None)):
         verdict = fl.check("rpn-pool", answer)
         assert empty(answer) and not verdict and "no answer yet" in repr(verdict)
-    assert empty(Blank) and not empty(solutions) and not empty(0) and not empty(lambda x: x)
+    assert (
+        empty(Blank)
+        and not empty(solutions)
+        and not empty(0)
+        and not empty(lambda x: x)
+    )
 
 
 def test_a_verdict_says_why():
@@ -158,12 +202,22 @@ def test_a_verdict_says_why():
     assert "not yet, because it is too long" in repr(Verdict("a-b", "it is too long"))
     test = number(100, {50: "half"}, tolerance=0.01)
     assert test(100.5) is None and "half" in test(50.2)
-    for value, noun in ((1000, "too large"), (98, "too small"), (120, "whole"), (999, "order")):
-        assert noun in test(value + (noun == "whole") / 2), "more would lead to it by halving"
+    for value, noun in (
+        (1000, "too large"),
+        (98, "too small"),
+        (120, "whole"),
+        (999, "order"),
+    ):
+        assert noun in test(value + (noun == "whole") / 2), (
+            "more would lead to it by halving"
+        )
 
 
 def test_an_error_of_the_answer_is_its_own_also_in_a_test_that_yields():
-    assert "it stopped with StopIteration" in fl.check("seeing-iou", ends(StopIteration())).reason
+    assert (
+        "it stopped with StopIteration"
+        in fl.check("seeing-iou", ends(StopIteration())).reason
+    )
 
 
 def test_the_package_answers_no_exercise():
@@ -209,7 +263,10 @@ def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
 
 
 def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
-    numbers, pool = right("rpn-numbers"), right("rpn-pool")  # in a class they are not shown
+    numbers, pool = (
+        right("rpn-numbers"),
+        right("rpn-pool"),
+    )  # in a class they are not shown
     monkeypatch.setattr(check, "CLASS", check.Edition())
     assert fl.book.seed() == 0
     first = check.drawn(3)
@@ -235,7 +292,9 @@ def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("call", [lambda n: fl.check(n, 1), fl.solution])
-@pytest.mark.parametrize("name, noun", [("rpn-none", "rpn-none"), ("nothing-here", "chapter")])
+@pytest.mark.parametrize(
+    "name, noun", [("rpn-none", "rpn-none"), ("nothing-here", "chapter")]
+)
 def test_an_exercise_that_is_not_there(call, name, noun):
     with pytest.raises(ValueError, match=noun):
         call(name)
@@ -246,7 +305,9 @@ def test_an_exercise_that_is_not_there(call, name, noun):
 
 def test_payloads_are_those_of_the_networks():
     state = state_of(fl.models.cifar_cnn())
-    assert sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * right("rpn-payload")
+    assert sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * right(
+        "rpn-payload"
+    )
     own = parameter_count(fl.models.cifar_cnn()) + parameter_count(Convolution(64))
     assert own == right("fed_mmd_fusion-payload")
     net = represent(resnet18(), 16)
@@ -260,13 +321,23 @@ def test_payloads_are_those_of_the_networks():
 
 def test_the_numbers_on_flat_kernels_are_those_of_the_runs():
     text = " ".join(fl.solution("seeing-flat").text.split())
-    grid = fl.book.pooled_layers().query("clients == 4 and round == 12").set_index("pooled")
+    grid = (
+        fl.book.pooled_layers()
+        .query("clients == 4 and round == 12")
+        .set_index("pooled")
+    )
     up, quality = grid["up"], grid["map"]
     assert up[0] - up[1] == up[1] - up[2] == 131_072 and "131,072" in text
     assert f"costs {100 * (quality[0] - quality[1]):.0f} points" in text
-    assert f"both cost {100 * (quality[0] - quality[2]):.0f}, down to {quality[2]:.3f}" in text
+    assert (
+        f"both cost {100 * (quality[0] - quality[2]):.0f}, down to {quality[2]:.3f}"
+        in text
+    )
     runs, _ = fl.results.tables(fl.results.load("seeing_digits"))
     ends = runs.query("task == 'detection' and clients == 5").groupby("label")
     for column in ("last test", "map_50_95"):
         rpn, fedavg = ends[column].mean()[["RPN", "FedAvg"]]
-        assert f"{rpn:.3f} of {fedavg:.3f}" in text and f"{100 * rpn / fedavg:.0f} %" in text
+        assert (
+            f"{rpn:.3f} of {fedavg:.3f}" in text
+            and f"{100 * rpn / fedavg:.0f} %" in text
+        )

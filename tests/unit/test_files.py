@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 import fedlearn as fl
-from fedlearn.files import check_writable, from_json, numbers, to_json, write_atomically, write_text
+from fedlearn.files import (
+    check_writable,
+    from_json,
+    numbers,
+    to_json,
+    write_atomically,
+    write_text,
+)
 
 
 def test_a_link_is_written_through(tmp_path):

@@ -12,9 +12,20 @@ from fedlearn.lab.cli import table
 
 def history(rounds=3, clients=2, up=1000, down=3000, seconds=4.0):
     """A run whose every round sends so many bytes in all."""
-    same = {"loss": 1.0, "bytes_down": down, "seconds": seconds, "clients": list(range(clients))}
+    same = {
+        "loss": 1.0,
+        "bytes_down": down,
+        "seconds": seconds,
+        "clients": list(range(clients)),
+    }
     rows = [
-        {"round": t + 1, "accuracy": 0.1 * t, "bytes_up": up * (t + 1), "refused": {}, **same}
+        {
+            "round": t + 1,
+            "accuracy": 0.1 * t,
+            "bytes_up": up * (t + 1),
+            "refused": {},
+            **same,
+        }
         for t in range(rounds)
     ]
     return fl.History("by hand", {}, rows)
@@ -30,7 +41,17 @@ def test_a_round_is_the_sum_of_its_parts():
 
 
 def test_quantities():
-    texts = ("1Mbit", "768kbit/s", " 2.5 MB ", "300bit", 12, "1Gbit", "1e-1kB", "2B", "1GB")
+    texts = (
+        "1Mbit",
+        "768kbit/s",
+        " 2.5 MB ",
+        "300bit",
+        12,
+        "1Gbit",
+        "1e-1kB",
+        "2B",
+        "1GB",
+    )
     speeds = [link.quantity(text, link.SPEED) for text in texts]
     assert speeds == pytest.approx([1e6, 768e3, 2e7, 300, 12, 1e9, 800, 16, 8e9])
     seconds = [link.quantity(text, link.LATENCY) for text in ("50ms", "3s", "2min")]

@@ -18,13 +18,24 @@ LOCKED = '[[package]]\nname = "torch"\nversion = "2.15.0"\n'
 
 
 @pytest.mark.skipif(os.name == "nt", reason="on Windows the book is built without make")
-@pytest.mark.parametrize("parts, end", [("good good", "passed"), ("bad good bad", "bad bad")])
+@pytest.mark.parametrize(
+    "parts, end", [("good good", "passed"), ("bad good bad", "bad bad")]
+)
 def test_a_part_that_fails_does_not_stop_the_next(tmp_path, parts, end):
     file = tmp_path / "parts.mk"
     file.write_text(PARTS)
     make = f"make -f {file}"  # also of the parts
-    words = [*make.split(), "test", f"PARTS={parts}", "ENV=true", "SLOW=1", f"MAKE={make}"]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    words = [
+        *make.split(),
+        "test",
+        f"PARTS={parts}",
+        "ENV=true",
+        "SLOW=1",
+        f"MAKE={make}",
+    ]
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+    }
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     assert bool(done.returncode) == (end != "passed"), done.stderr
     assert done.stdout.splitlines()[-1].endswith(f" {end} ====")
@@ -38,7 +49,9 @@ def program(monkeypatch):
     return runpy.run_path(str(ROOT / "book" / "_environment.py"))
 
 
-def test_pytorch_for_the_cpu_comes_from_where_the_user_says(program, tmp_path, monkeypatch):
+def test_pytorch_for_the_cpu_comes_from_where_the_user_says(
+    program, tmp_path, monkeypatch
+):
     torch = program["torch_for_cpu"]
     assert torch(tmp_path, LOCKED) == ""
     monkeypatch.setenv("CPU", "1")

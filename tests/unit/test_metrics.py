@@ -28,7 +28,9 @@ def test_every_metric_is_what_its_name_says():
     task = few()
     plain, history = (fl.run("fedavg", t, 3) for t in (few(metrics=()), task))
     for a, b in zip(plain.rows, history.rows, strict=True):
-        assert all(a[k] == b[k] for k in a.keys() - {"seconds"}) and b.keys() - a.keys() == {*NAMES}
+        assert all(
+            a[k] == b[k] for k in a.keys() - {"seconds"}
+        ) and b.keys() - a.keys() == {*NAMES}
     x, y = task.test
     with torch.no_grad():
         right = (net_of(task, history)(task.inputs(x)).argmax(1) == y).double()
@@ -51,12 +53,17 @@ def test_a_metric_of_ones_own(tmp_path):
 
     history = fl.run("fedavg", few(metrics=[balanced, "per_class"]), 1)
     assert history.balanced[0] == pytest.approx(history.per_class[0].mean())
-    (tmp_path / "mine.py").write_text("def total(seen):\n    return seen.confusion.sum()\n")
+    (tmp_path / "mine.py").write_text(
+        "def total(seen):\n    return seen.confusion.sum()\n"
+    )
     task = few(metrics=f"{tmp_path}/mine.py:total")
     assert task.evaluate(task.network())["total"] == 100.0
 
 
-PREDICTED, LABELS = torch.tensor([0, 0, 0, 1, 0]), torch.tensor([0, 0, 0, 0, 255])  # 255: void
+PREDICTED, LABELS = (
+    torch.tensor([0, 0, 0, 1, 0]),
+    torch.tensor([0, 0, 0, 0, 255]),
+)  # 255: void
 OWNERS = torch.tensor([2, -1, 0, 0, 0])  # client 1 has no test sample, one is nobody's
 HELD = torch.tensor([[3, 1], [0, 2]])
 
@@ -95,7 +102,9 @@ def test_a_metric_gives_numbers():
         row(M.per_client)
 
 
-@pytest.mark.parametrize("wrong", [["per_class", "per_class"], lambda seen: 0.0, "f1", M.measured])
+@pytest.mark.parametrize(
+    "wrong", [["per_class", "per_class"], lambda seen: 0.0, "f1", M.measured]
+)
 def test_metrics_that_cannot_be(wrong):
     with pytest.raises(ValueError, match="name of its own|no metric 'f1'|one argument"):
         few(metrics=wrong)

@@ -181,7 +181,12 @@ def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkey
             ["git", "-C", tmp_path, *own, *words], check=True, capture_output=True
         )
 
-    names = "fedlearn/a.py", "data/rpn/results/a.jsonl.gz", "data/rpn/grid.json", "book/a.md"
+    names = (
+        "fedlearn/a.py",
+        "data/rpn/results/a.jsonl.gz",
+        "data/rpn/grid.json",
+        "book/a.md",
+    )
     files = [tmp_path / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)

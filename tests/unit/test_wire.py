@@ -31,11 +31,16 @@ SEEDS = st.integers(0, 2**32)
 SHAPES = st.one_of(
     st.just(()),
     st.lists(st.integers(0, 40), min_size=1, max_size=2).map(tuple),
-    st.tuples(st.integers(0, 9), st.integers(0, 6), st.integers(1, 7), st.integers(1, 3)),
+    st.tuples(
+        st.integers(0, 9), st.integers(0, 6), st.integers(1, 7), st.integers(1, 3)
+    ),
 )
 KINDS = st.sampled_from(["normal", "heavy", "ties", "zeros", "tiny", "constant"])
 # of numbers that every machine draws and adds up alike
-EXACT = torch.randint(-2000, 2000, (8, 6, 3, 3), generator=torch.Generator().manual_seed(1)) / 256
+EXACT = (
+    torch.randint(-2000, 2000, (8, 6, 3, 3), generator=torch.Generator().manual_seed(1))
+    / 256
+)
 # coder -> CRC-32 of what it makes of these, then of what arrives; None where last bits are the
 # machine's
 CODERS = {
@@ -142,7 +147,10 @@ DAMAGED = {
     "another file": (lambda m: b"\x80\x04" + m[2:], "fedlearn"),
     "another version": (lambda m: m[:4] + b"\x09" + m[5:], "version 9"),
     "no present bits": (lambda m: sealed(m[:26]), "present bits"),
-    "a tensor too many": (lambda m: sealed(m[:26] + b"\xf0" + m[27:-4]), "does not have"),
+    "a tensor too many": (
+        lambda m: sealed(m[:26] + b"\xf0" + m[27:-4]),
+        "does not have",
+    ),
     "half a table": (lambda m: sealed(m[:33]), "table of lengths"),
     "a byte too many": (lambda m: sealed(m[:-4] + b"\0"), "add up"),
 }
@@ -160,18 +168,29 @@ def test_foreign_messages_are_refused():
             received(message(), **other)
     shapes, buffers = SCHEMA.shapes, SCHEMA.buffers
     longer = shapes | {"b": (5,)}
-    for other in (shapes, buffers, "x"), (shapes, frozenset(), "test"), (longer, buffers, "test"):
+    for other in (
+        (shapes, buffers, "x"),
+        (shapes, frozenset(), "test"),
+        (longer, buffers, "test"),
+    ):
         with pytest.raises(WireError, match="another model"):
             received(message(), Schema(*other))
 
 
 def test_no_more_memory_than_the_schema_allows():
-    limit = 26 + 4 + 69 * 2 + 8 * 103  # of any coder: eight bytes an entry and 64 a tensor
+    limit = (
+        26 + 4 + 69 * 2 + 8 * 103
+    )  # of any coder: eight bytes an entry and 64 a tensor
     schema = Schema({"a": (10, 10), "b": (3,)})
     large = bytes(20_000_000)
     positions = [
         struct.pack("<IB", count, b) + bytes(size)
-        for count, b, size in ((2**32 - 1, 0, 20), (5, 0x80, 20), (5, 31, 20), (5, 0, 10**7))
+        for count, b, size in (
+            (2**32 - 1, 0, 20),
+            (5, 0x80, 20),
+            (5, 31, 20),
+            (5, 0, 10**7),
+        )
     ]
     tracemalloc.start()
     try:
@@ -191,12 +210,18 @@ def test_no_more_memory_than_the_schema_allows():
 def test_a_fixed_message_is_whole_or_empty_and_each_tensor_has_its_coder():
     known = Schema({"index": (5,), "H": (5, 2, 3), "z": (5, 4)})
     fixed = FixedMessage(known, {"index": Whole(), "H": Dense(16)})
-    sent = {"index": torch.tensor([4, 0, 3, 1, 2]), "H": tensor((5, 2, 3)), "z": tensor((5, 4), 1)}
+    sent = {
+        "index": torch.tensor([4, 0, 3, 1, 2]),
+        "H": tensor((5, 2, 3)),
+        "z": tensor((5, 4), 1),
+    }
     data = fixed.write(UP, 3, 2, sent, samples=5)
     assert len(data) == 26 + 1 + 4 * 3 + 4 * 5 + 2 * 30 + 4 * 20 + 4
     got = fixed.read(UP, 3, 2, data, samples=5)
     assert list(got) == list(sent) and torch.equal(got["H"], sent["H"].half().float())
-    assert torch.equal(got["index"], sent["index"]) and got["index"].dtype == torch.int64
+    assert (
+        torch.equal(got["index"], sent["index"]) and got["index"].dtype == torch.int64
+    )
     assert all(t.untyped_storage().nbytes() == t.nbytes for t in got.values())
     with pytest.raises(WireError, match="Client 2 has 6 images, and sent 5"):
         fixed.read(UP, 3, 2, data, samples=6)
@@ -234,7 +259,9 @@ def test_sections_stay_what_they_are(coder):
 
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
 @pytest.mark.parametrize("bad", [float("nan"), -float("inf"), 1e300])
-def test_what_is_not_finite_is_refused_by_the_sender_or_by_the_reader_of_copies(coder, bad):
+def test_what_is_not_finite_is_refused_by_the_sender_or_by_the_reader_of_copies(
+    coder, bad
+):
     x = torch.tensor([[1.0, bad, 0.0]], dtype=torch.float64)
     with pytest.raises(WireError if coder in (Dense(), Pooled()) else ValueError):
         decode(coder, encode(coder, x), (1, 3))
@@ -247,12 +274,20 @@ def test_the_largest_float32_is_coded_or_called_diverged(coder):
     large[::2] *= -1
     small = isinstance(coder, QSGD | EDEN) or "16" in repr(coder)
     with pytest.raises(Diverged) if small else nullcontext():
-        through(coder, torch.ones_like(large) if isinstance(coder, Mask | Whole) else large)
+        through(
+            coder, torch.ones_like(large) if isinstance(coder, Mask | Whole) else large
+        )
 
 
 OUT_OF_RANGE = [
     *((TopK, (ratio,)) for ratio in (0, 1.01, math.nan, "few")),
-    *((Uniform, (17,)), (Uniform, (8.5,)), (EDEN, (9,)), (TopK, (0.5, "int8")), (Dense, (8,))),
+    *(
+        (Uniform, (17,)),
+        (Uniform, (8.5,)),
+        (EDEN, (9,)),
+        (TopK, (0.5, "int8")),
+        (Dense, (8,)),
+    ),
     *((QSGD, values) for values in ((0,), (2**15,), (8, 0), (8, 2**31))),
     *((Pooled, (32, math.nan)), (SmartIdx, (0.5, 2)), (TernGrad, (0,))),
 ]
@@ -293,7 +328,9 @@ def test_any_bytes_decode_or_are_refused(coder, data):
         elif section:
             last = len(section) - 1 if damage == "flip" else min(len(section) - 1, 12)
             for _ in range(data.draw(st.integers(1, 3))):
-                section[data.draw(st.integers(0, last))] ^= data.draw(st.integers(1, 255))
+                section[data.draw(st.integers(0, last))] ^= data.draw(
+                    st.integers(1, 255)
+                )
         with suppress(WireError):
             back = decode(coder, memoryview(section), shape)
             assert back.shape == x.shape and back.isfinite().all()
@@ -336,7 +373,9 @@ def test_bits_and_error_of_a_normal_tensor(coder, bits, wrong, right_on_average)
     st.sampled_from([0.0, 0.5, 3.0, 1e9]),
     st.booleans(),
 )
-def test_pooled_is_the_mean_of_each_kernel_of_filters_that_changed(shape, seed, threshold, plain):
+def test_pooled_is_the_mean_of_each_kernel_of_filters_that_changed(
+    shape, seed, threshold, plain
+):
     x, coder = tensor(shape, seed), Pooled(threshold=threshold, plain=plain)
     section = encode(coder, x)
     if x.dim() < 3:
@@ -364,7 +403,9 @@ def test_positions_there_and_back_in_the_fewest_bytes(n, p, seed):
 
 
 @given(SHAPES, SEEDS, KINDS, st.sampled_from([1e-6, 1 / 32, 0.3, 0.8, 1.0]))
-def test_the_largest_entries_survive_and_of_equal_ones_the_first(shape, seed, kind, ratio):
+def test_the_largest_entries_survive_and_of_equal_ones_the_first(
+    shape, seed, kind, ratio
+):
     x = tensor(shape, seed, kind)
     flat, expected = x.flatten().numpy(), np.zeros(x.numel(), np.float32)
     index = np.argsort(-np.abs(flat), kind="stable")[: math.ceil(ratio * len(flat))]
@@ -394,7 +435,10 @@ def packed(form, *values):
     return struct.pack(f"<{form}", *values)
 
 
-HEAD, ENTROPY = packed("IB", 2, 0), QSGD(entropy=True)  # two positions, Rice parameter 0
+HEAD, ENTROPY = (
+    packed("IB", 2, 0),
+    QSGD(entropy=True),
+)  # two positions, Rice parameter 0
 BAD = [
     (TopK(), packed("IB", 2, 0x40), (8,), "no parameter"),
     (TopK(), HEAD + b"\x01", (8,), "ends too early"),
@@ -407,13 +451,23 @@ BAD = [
     (QSGD(), packed("fB", -1, 0), (1,), "negative"),
     (QSGD(), packed("fB", 1, 255), (1,), "above 127"),
     (ENTROPY, packed("fB", 1, 2) + bytes(5), (1,), "does not exist"),
-    (ENTROPY, packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff" * 4, (3,), "range-coded"),
+    (
+        ENTROPY,
+        packed("fBHHBBB", 1, 1, 0, 2, 8, 1, 2) + b"\xff" * 4,
+        (3,),
+        "range-coded",
+    ),
     (Mask(), b"\x03" + packed("I", 500) + b"\xff" * 160, (1000,), "no valid code"),
     (Mask(), b"\x02\x08", (3,), "not zero"),
     (Mask(), b"\x03" + packed("I", 3) + bytes(4), (3,), "cannot have 3 ones"),
     (TernGrad(), packed("fB", 1, 243), (5,), "such a byte"),
     (Pooled(threshold=1.0), b"\x10", (3, 1, 2, 2), "does not have"),
-    (SmartIdx(), packed("IBI", 0, 0, 3), (4, 1, 3), "3 shared patterns came for 4 kernels"),
+    (
+        SmartIdx(),
+        packed("IBI", 0, 0, 3),
+        (4, 1, 3),
+        "3 shared patterns came for 4 kernels",
+    ),
 ]
 
 
@@ -463,7 +517,9 @@ class Altered(OneByOne):
             data = write(k)
             key = (question, k, data)
             if key not in self.genuine:
-                [(_, answer)] = super().exchange(t, question, [k], lambda k, data=data: data)
+                [(_, answer)] = super().exchange(
+                    t, question, [k], lambda k, data=data: data
+                )
                 self.genuine[key] = (answer, self.new.get(k))
             answer, self.new[k] = self.genuine[key]
             yield k, self.alter(answer) if question == "train" else answer
@@ -475,7 +531,9 @@ def federation(name):
     task = fl.tasks.classification("digits", 3, train=60, test=20)
     method = fl.methods.get(name)
     settings = fl.Settings(batch_size=16)
-    return method.server_side(task, settings), Altered(method.client_side(task, settings))
+    return method.server_side(task, settings), Altered(
+        method.client_side(task, settings)
+    )
 
 
 def damage(data, draw):
@@ -499,7 +557,9 @@ def damage(data, draw):
     return kind, bytes(altered) if kind == "flip" else sealed(bytes(altered))
 
 
-@pytest.mark.parametrize("name", [name for name in fl.methods.METHODS if name != "local"])
+@pytest.mark.parametrize(
+    "name", [name for name in fl.methods.METHODS if name != "local"]
+)
 def test_altered_answers_are_refused_or_decode_to_finite_numbers(name):
     """Only a body with a fitting checksum can be a lie that nobody sees."""
     server, clients = federation(name)
@@ -522,7 +582,9 @@ def test_altered_answers_are_refused_or_decode_to_finite_numbers(name):
         except WireError:  # the method cannot go on without a client
             assert name in SLOW
             return
-        assert all(t.isfinite().all() for t in state.weights.values() if t.is_floating_point())
+        assert all(
+            t.isfinite().all() for t in state.weights.values() if t.is_floating_point()
+        )
         if name not in SLOW:  # these ask a client several times
             for k, kind in zip(row["clients"], kinds, strict=True):
                 assert kind in ("nothing", "body", "head") or k in row["refused"], kind
@@ -531,7 +593,9 @@ def test_altered_answers_are_refused_or_decode_to_finite_numbers(name):
     check()
 
 
-@pytest.mark.parametrize("name", [n for n in fl.methods.METHODS if n not in (*SLOW, "local")])
+@pytest.mark.parametrize(
+    "name", [n for n in fl.methods.METHODS if n not in (*SLOW, "local")]
+)
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_an_altered_broadcast_is_refused_or_trained_from(name, data):
