@@ -208,10 +208,10 @@ def without_check(notebook, name):
     del notebook.cells[[a.get("grade_id") for a in about].index(f"{name}-check")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def course(request, tmp_path_factory):
     """A course with what students handed in, marked."""
-    program = request.param
+    program = request.cls.program
     folder = tmp_path_factory.mktemp(program.kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classroom, "wheel", lambda folder: [])  # takes seconds
@@ -234,45 +234,38 @@ def course(request, tmp_path_factory):
     return course
 
 
-def of(*programs):
-    """A group of tests, which has one course, for each of these programs."""
-    groups = {program: pytest.mark.xdist_group(program.kind) for program in programs}
-    cases = [pytest.param(p, marks=mark, id=p.kind) for p, mark in groups.items()]
-    return pytest.mark.parametrize("course", cases, indirect=True)
+class Cases:
+    def test_a_split_cell_and_a_helper_earn_their_points(self, course):
+        assert course.points["ann"] == [2, 2, 2]
+
+    def test_wrong_answers_a_stub_and_numbers_of_another_student_earn_none(
+        self, course
+    ):
+        assert course.totals["ann"] != course.totals["ben"]
+        assert course.points["ben"] == [0, 0, 0]
+
+    def test_a_second_copy_of_a_notebook_does_not_count(self, course):
+        assert course.points["zoë"] == [0, 2, 2]
+
+    def test_students_get_no_solution(self, course):
+        text = course.release_path().read_text()
+        assert STUBS[0].partition("\n")[0] in text
+        assert "0) + m" not in text and "max(1, int(" not in text
 
 
-@of(Nbgrader, Otter)
-def test_a_split_cell_and_a_helper_earn_their_points(course):
-    assert course.points["ann"] == [2, 2, 2]
+class TestOtter(Cases):
+    program = Otter
 
 
-@of(Nbgrader, Otter)
-def test_a_wrong_answer_a_stub_and_numbers_of_another_student_earn_none(course):
-    assert course.totals["ann"] != course.totals["ben"]
-    assert course.points["ben"] == [0, 0, 0]
+class TestNbgrader(Cases):
+    program = Nbgrader
 
+    def test_a_loop_without_end_is_interrupted_and_a_check_put_back(self, course):
+        assert course.points["eve"] == [0, 2, 2]
 
-@of(Nbgrader, Otter)
-def test_a_second_copy_of_a_notebook_does_not_count(course):
-    assert course.points["zoë"] == [0, 2, 2]
-
-
-@of(Nbgrader, Otter)
-def test_students_get_no_solution(course):
-    text = course.release_path().read_text()
-    assert STUBS[0].partition("\n")[0] in text
-    assert "0) + m" not in text and "max(1, int(" not in text
-
-
-@of(Nbgrader)
-def test_a_loop_without_end_is_interrupted_and_a_check_put_back(course):
-    assert course.points["eve"] == [0, 2, 2]
-
-
-@of(Nbgrader)
-def test_nbgrader_shows_the_reason(course):
-    path = course.course / "autograded" / "ben" / STEM / f"{STEM}.ipynb"
-    cells = nbformat.read(path, 4).cells
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    errors = [output.evalue for output in outputs if output.output_type == "error"]
-    assert len(errors) == 3 and "not yet, because" in errors[0]
+    def test_the_reason_is_shown(self, course):
+        path = course.course / "autograded" / "ben" / STEM / f"{STEM}.ipynb"
+        cells = nbformat.read(path, 4).cells
+        outputs = [output for cell in cells for output in cell.get("outputs", [])]
+        errors = [output.evalue for output in outputs if output.output_type == "error"]
+        assert len(errors) == 3 and "not yet, because" in errors[0]
