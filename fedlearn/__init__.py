@@ -17,18 +17,15 @@ if TYPE_CHECKING:
         data,
         engines,
         link,
-        meter,
         methods,
         models,
         parts,
         plot,
-        results,
         rng,
         seeing,
         tasks,
         wire,
     )
-    from . import ledger as claims
     from .book.check import check, progress, solution
     from .book.explorers import explore
     from .core import (
@@ -45,14 +42,16 @@ if TYPE_CHECKING:
         run,
     )
     from .core.local import initial_network, refit
-    from .costs import cost
+    from .costs import Meter, cost
     from .data import partition
     from .engines import flower
     from .errors import DataError, WireError
-    from .experiment import Experiment
     from .history import History
+    from .lab import ledger as claims
+    from .lab import results
+    from .lab.experiment import Experiment
+    from .lab.results import summary
     from .methods.fed_repopt_search import search as repopt_search
-    from .results import summary
     from .settings import Settings
 
 __version__ = "0.1.0"
@@ -63,14 +62,17 @@ _FRONT = {
         text.partition("=")
         for text in """
     Adam=core:Adam Averaging=core:Averaging DataError=errors:DataError Downlink=core:Downlink
-    Experiment=experiment:Experiment History=history:History Mean=core:Mean Method=core:Method
+    Experiment=lab.experiment:Experiment History=history:History Mean=core:Mean
+    Meter=costs:Meter Method=core:Method
     SGD=core:SGD Settings=settings:Settings TaskLoss=core:TaskLoss TaskNetwork=core:TaskNetwork
     Uplink=core:Uplink WireError=errors:WireError book callbacks check=book.check:check
-    claims=ledger clients=core:clients cost=costs:cost data engines explore=book.explorers:explore
-    flower=engines.flower initial_network=core.local:initial_network link meter methods models
+    claims=lab.ledger clients=core:clients cost=costs:cost data engines
+    explore=book.explorers:explore
+    flower=engines.flower initial_network=core.local:initial_network link methods models
     partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
-    repopt_search=methods.fed_repopt_search:search results rng run=core:run seeing
-    solution=book.check:solution summary=results:summary tasks wire
+    repopt_search=methods.fed_repopt_search:search results=lab.results rng run=core:run
+    seeing
+    solution=book.check:solution summary=lab.results:summary tasks wire
     """.split()
     )
 }

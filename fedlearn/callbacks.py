@@ -46,7 +46,9 @@ class Until:
 
     def __post_init__(self) -> None:
         if not 0 <= self.accuracy <= 1:
-            raise ValueError(f"An accuracy lies between 0 and 1, not {self.accuracy!r}.")
+            raise ValueError(
+                f"An accuracy lies between 0 and 1, not {self.accuracy!r}."
+            )
 
     def __call__(self, row: Row, state: Any) -> bool:
         return row["accuracy"] is not None and row["accuracy"] >= self.accuracy
@@ -61,16 +63,25 @@ class Lines:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        pick(self.path.suffix, dict.fromkeys((".csv", ".jsonl")), "ending of a file of rows")
+        pick(
+            self.path.suffix,
+            dict.fromkeys((".csv", ".jsonl")),
+            "ending of a file of rows",
+        )
         check_writable(self.path)
 
     def __call__(self, row: Row, state: Any) -> None:
         lines, comma = [], self.path.suffix == ".csv"
         if row["round"] > 1 and self.path.exists():
-            lines = self.path.read_text(encoding="utf-8").splitlines()[: row["round"] - 1 + comma]
+            lines = self.path.read_text(encoding="utf-8").splitlines()[
+                : row["round"] - 1 + comma
+            ]
         if comma:
             lines = lines or [_line(row)]
-            cells = {k: to_json(v) if isinstance(v, dict | list) else v for k, v in row.items()}
+            cells = {
+                k: to_json(v) if isinstance(v, dict | list) else v
+                for k, v in row.items()
+            }
             lines.append(_line(cells.get(name) for name in next(csv.reader(lines[:1]))))
         else:
             lines.append(to_json(row))
@@ -107,7 +118,9 @@ class _Log(nullcontext):
 def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
     """A bar, of text on a terminal and a widget in a notebook, if ``show`` is not False; lines
     elsewhere, if it is True."""
-    kernel = hasattr(getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel")
+    kernel = hasattr(
+        getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)(), "kernel"
+    )
     visible = kernel or sys.stderr.isatty()
     if show and not visible:
         return _Log(name, done, rounds)
@@ -117,7 +130,9 @@ def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
         from tqdm import tqdm
 
     hide = not (visible if show is None else show)
-    return tqdm(initial=done, total=rounds, desc=name, unit="round", disable=hide, leave=False)
+    return tqdm(
+        initial=done, total=rounds, desc=name, unit="round", disable=hide, leave=False
+    )
 
 
 def list_callbacks(on_round: Any) -> list[Callable]:

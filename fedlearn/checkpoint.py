@@ -22,7 +22,10 @@ def _head(history: History) -> dict[str, Any]:
 
 def apart(tensors: Tensors) -> Tensors:
     """Tensors as safetensors wants them: contiguous, and none sharing memory with another."""
-    return {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+    return {
+        name: t.clone(memory_format=torch.contiguous_format)
+        for name, t in tensors.items()
+    }
 
 
 def _crc(texts: Iterable[str], tensors: Tensors) -> str:
@@ -38,14 +41,19 @@ def save(path: Any, history: History, state: Any, memories: dict[int, Tensors]) 
     """The server's state, what the clients keep, and the history so far; for the owner's eyes."""
     groups = {"state": state.weights, "server": state.memory}
     groups |= {f"client {k}": memory for k, memory in memories.items()}
-    tensors = apart({f"{group}/{n}": t for group, some in groups.items() for n, t in some.items()})
+    tensors = apart(
+        {f"{group}/{n}": t for group, some in groups.items() for n, t in some.items()}
+    )
     metadata = {"head": to_json(_head(history)), "history": to_json(history.to_dict())}
     metadata |= {"crc": _crc(metadata.values(), tensors)}
     write_tensors(path, tensors, metadata, private=True)
 
 
 def write_tensors(
-    path: Any, tensors: Tensors, metadata: dict[str, str] | None = None, private: bool = False
+    path: Any,
+    tensors: Tensors,
+    metadata: dict[str, str] | None = None,
+    private: bool = False,
 ) -> None:
     """A safetensors file, in full or not at all; ``OSError`` if it cannot be written."""
     from safetensors import SafetensorError
@@ -79,10 +87,14 @@ def resume(
         head = from_json(metadata["head"])
         before = History.from_dict(from_json(metadata["history"]))
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{path} is no checkpoint of fedlearn ({error}); delete it.") from None
+        raise ValueError(
+            f"{path} is no checkpoint of fedlearn ({error}); delete it."
+        ) from None
     here = from_json(to_json(_head(history)))
     if differ := [name for name in here if head.get(name) != here[name]]:
-        raise ValueError(f"{path} belongs to another run: {', '.join(differ)} differ; delete it.")
+        raise ValueError(
+            f"{path} belongs to another run: {', '.join(differ)} differ; delete it."
+        )
     groups: defaultdict[str, Tensors] = defaultdict(dict)
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)

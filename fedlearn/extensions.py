@@ -25,7 +25,11 @@ def find(name: Any, known: Mapping[str, Any], kind: str) -> Any:
     if isinstance(name, str) and ":" in name:
         place, _, attribute = name.rpartition(":")
         module = _file(Path(place)) if place.endswith(".py") else _module(place)
-        public = {n: v for n, v in vars(module).items() if callable(v) and not n.startswith("_")}
+        public = {
+            n: v
+            for n, v in vars(module).items()
+            if callable(v) and not n.startswith("_")
+        }
         return pick(attribute, public, f"{kind} in {place}")
     return pick(name, known, kind)
 

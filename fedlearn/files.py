@@ -7,7 +7,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -51,57 +50,50 @@ def from_json(text: str) -> Any:
     return value
 
 
-def read_yaml(path: str | Path) -> Any:
-    """What a YAML file holds, read by libyaml where it is there: ten times faster."""
+def read_yaml(*paths: str | Path) -> Any:
+    """What a YAML file holds, or several that are one text. libyaml, where it is there, is ten
+    times faster."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
+    text = "\n".join(Path(path).read_text(encoding="utf-8") for path in paths)
+    return yaml.load(text, Loader=loader)
 
 
 def write_atomically(
     path: str | Path, write: Callable[[Path], object], private: bool = False
 ) -> None:
-    """Let ``write(temporary_path)`` fill a file, then put it at ``path`` in one step; a ``private``
-    one nobody else may read. Links are written through, devices and pipes never replaced."""
+    """Let ``write(temporary_path)`` fill a file, then put it at ``path`` in one step.
+
+    Only the owner can read a ``private`` file. Links are followed; devices and pipes are written
+    to, never replaced.
+    """
     path = check_writable(path)
     try:
         if is_device(path):
             with tempfile.TemporaryDirectory() as folder:
-                write(part := Path(folder, path.name))
+                part = Path(folder, path.name)
+                write(part)
                 with open(part, "rb") as source, open(path, "ab") as target:
                     shutil.copyfileobj(source, target)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        for old in path.parent.glob(f"{escape(path.name)}.*.part"):
-            process = old.name.removeprefix(f"{path.name}.").removesuffix(".part")
-            if process.isdecimal() and not _runs(int(process)):
-                old.unlink(missing_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             if private:
                 part.touch(0o600)
             write(part)
-            with open(part, "rb") as f:
-                os.fsync(f.fileno())
+            with open(part, "rb") as file:
+                os.fsync(file.fileno())
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
         if error.filename is None:  # such as a full disk
-            raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
+            raise OSError(
+                f"{path} cannot be written: {error.strerror or error}."
+            ) from error
         raise
-
-
-def _runs(process: int) -> bool:
-    """Whether there is such a process on this machine."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -112,14 +104,11 @@ def write_text(path: str | Path, text: str) -> None:
 def check_writable(path: str | Path) -> Path:
     """Where a file of that name is written, links followed; ``OSError`` if none can be."""
     target = Path(path)
-    if not is_device(target):  # what a pipe's link says is no path
-        try:
-            target = target.resolve()
-        except RuntimeError:
-            raise OSError(f"{path} cannot be written: its links form a ring.") from None
+    if not is_device(target):  # the link of a pipe is no path
+        target = Path(os.path.realpath(target))
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
-    nearest = next(p for p in (target, *target.parents) if p.exists())  # the rest can be created
+    nearest = next(p for p in (target, *target.parents) if p.exists())
     if nearest != target and not nearest.is_dir():
         raise NotADirectoryError(f"{path} cannot be written: {nearest} is no folder.")
     if not os.access(nearest, os.W_OK):

@@ -18,7 +18,10 @@ from .files import from_json, numbers, to_json, write_text
 if TYPE_CHECKING:
     import pandas  # takes long to load: only where a table is made
 
-MEASURES = "last test", "last quarter"  # of the rounds, the mean: the two accuracies of a run
+MEASURES = (
+    "last test",
+    "last quarter",
+)  # of the rounds, the mean: the two accuracies of a run
 JUMP = 3.0  # times the lowest loss before
 # those that a run has whatever its method and its task's metrics
 COLUMNS = """
@@ -73,7 +76,9 @@ class History:
         """The trained network, in evaluation mode; ``task.predict(network, x)`` asks it.
         ``ValueError`` after a run elsewhere, and if there is no one network."""
         if self.trained is None:
-            raise ValueError("Only a run that ended here has its network: a file has numbers only.")
+            raise ValueError(
+                "Only a run that ended here has its network: a file has numbers only."
+            )
         return self.trained()
 
     def by_client(self, column: str = "per_client") -> np.ndarray:
@@ -107,7 +112,9 @@ class History:
             blank = np.nan if width is None else [np.nan] * width
             column = np.array([blank if v is None else v for v in values])
             return column.astype(float) if width and column.dtype == object else column
-        raise AttributeError(f"History has no {name!r}{'' if rows else ', and no rounds yet'}.")
+        raise AttributeError(
+            f"History has no {name!r}{'' if rows else ', and no rounds yet'}."
+        )
 
     def __repr__(self) -> str:
         """One line; the rows are in ``rows``, and ``to_pandas()`` shows them."""
@@ -139,7 +146,9 @@ class History:
             }
             for row in (rows[i] for i in some)
         ]
-        return f"<p>{escape(repr(self))}</p>{pandas.DataFrame(table).to_html(index=False)}"
+        return (
+            f"<p>{escape(repr(self))}</p>{pandas.DataFrame(table).to_html(index=False)}"
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -211,7 +220,9 @@ class History:
 
     def rounds_to(self, accuracy: float) -> int | None:
         """The first round whose test accuracy reaches ``accuracy`` (0 to 1), or ``None``."""
-        return next((r["round"] for r in self.evaluated if r["accuracy"] >= accuracy), None)
+        return next(
+            (r["round"] for r in self.evaluated if r["accuracy"] >= accuracy), None
+        )
 
     @property
     def megabytes(self) -> np.ndarray:
@@ -221,12 +232,18 @@ class History:
     def megabytes_to(self, accuracy: float) -> float | None:
         """Megabytes sent until the test accuracy first reaches ``accuracy``, or ``None``."""
         first = self.rounds_to(accuracy)
-        return None if first is None else float(self.megabytes[first - self.rows[0]["round"]])
+        return (
+            None
+            if first is None
+            else float(self.megabytes[first - self.rows[0]["round"]])
+        )
 
     def accuracy_at(self, megabytes: float) -> float | None:
         """Test accuracy of the last evaluated round that ends within a budget, or ``None``."""
         within = self.rows[: int((self.megabytes <= megabytes).sum())]
-        return next((r["accuracy"] for r in reversed(within) if r["accuracy"] is not None), None)
+        return next(
+            (r["accuracy"] for r in reversed(within) if r["accuracy"] is not None), None
+        )
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row a round."""
@@ -255,7 +272,13 @@ class History:
             if not text.lstrip().startswith("{"):
                 name, text = text, Path(source).read_text(encoding="utf-8")
             return cls.from_dict(from_json(text))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"{name} is no history of fedlearn ({why}).") from None
 
@@ -268,7 +291,9 @@ class History:
             raise ValueError(f"meta has names and values, not {short(meta)}")
         rounds = [row["round"] for row in rows]
         if rounds != list(range(1, len(rows) + 1)):
-            raise ValueError(f"rounds 1 to {len(rows)} were expected, not {short(rounds)}")
+            raise ValueError(
+                f"rounds 1 to {len(rows)} were expected, not {short(rounds)}"
+            )
         for row in rows:
             for name in row.keys() & {"refused", "unevaluated"}:
                 row[name] = {int(client): why for client, why in row[name].items()}
@@ -292,9 +317,7 @@ def warn_of_round(history: History) -> None:
         warnings.warn(text, stacklevel=3)
 
 
-def describe(
-    method: Any, task: Any, settings: Any, threads: int
-) -> dict[str, Any]:
+def describe(method: Any, task: Any, settings: Any, threads: int) -> dict[str, Any]:
     """The head of a history: parts, task, settings, versions and hardware."""
     hardware = platform.processor() or platform.machine()
     if task.device.type == "cuda":

@@ -1,5 +1,5 @@
-"""Figures for every reader: colours that colour-blind people can tell apart, and markers and dashes
-beside them, so that a figure reads in grey, too."""
+"""Figures for every reader: colours that colour-blind people can tell apart, with
+markers and dashes, so that a figure can be read in grey, too."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import short
-from .errors import extra, pick
+from .errors import extra, pick, short
 from .files import write_atomically
 from .history import History
 from .link import described, time
@@ -22,11 +21,26 @@ with extra("plot"):
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
-SIGNED = "PuOr_r"  # wherever colour is a sign: violet is negative, white zero, orange positive
-MARKERS, DASHES = "os^Dv*X", ["-", "--", "-.", ":"]
-# the methods of the papers, and what they are most often drawn beside: each has one look
-LOOKS = {"fedavg": 0, "rpn": 1, "fedkgf": 2, "fedmmd": 3, "fedfusion": 2, "fedgkt": 4}
-LOOKS |= {"fedrepopt": 5, "stc": 6, "dgc": 3, "signsgd": 4, "qsgd": 5}
+SIGNED = (
+    "PuOr_r"  # where colour is a sign: violet is negative, white zero, orange positive
+)
+MARKERS = "os^Dv*X"
+DASHES = ["-", "--", "-.", ":"]
+# The papers' methods, and those that are most often drawn beside them, have a fixed
+# look.
+LOOKS = {
+    "fedavg": 0,
+    "rpn": 1,
+    "fedkgf": 2,
+    "fedmmd": 3,
+    "fedfusion": 2,
+    "fedgkt": 4,
+    "fedrepopt": 5,
+    "stc": 6,
+    "dgc": 3,
+    "signsgd": 4,
+    "qsgd": 5,
+}
 AXES = {
     "rounds": "round",
     "bytes": "bytes up and down, all clients",
@@ -36,20 +50,23 @@ AXES = {
 
 
 def places(names: Sequence[str]) -> list[int]:
-    """Which look (colour, marker, dash) each line has: a method the same in all figures, others
-    what is left.
+    """The number of each line's look (colour, marker, dash).
+
+    A method has the same look in all figures; other lines get the free ones.
 
     >>> places(["FedAvg", "STC", "RPN", "RPN, last layer whole"])
     [0, 6, 1, 2]
     """
-    plain = ["".join(c for c in name.lower() if c.isalnum()) for name in names]
-    homes = [next((LOOKS[m] for m in LOOKS if name.startswith(m)), -1) for name in plain]
-    taken: list[int] = []
-    for i, home in enumerate(homes):  # the first of a method has its look
-        taken.append(home if home not in homes[:i] else -1)
-    free = [k for k in (*range(1, len(COLOURS)), 0) if k not in taken]
+    looks: list[int | None] = []
+    for name in names:
+        plain = "".join(letter for letter in name.lower() if letter.isalnum())
+        look = next((LOOKS[m] for m in LOOKS if plain.startswith(m)), None)
+        looks.append(
+            None if look in looks else look
+        )  # the first line of a method has it
+    free = [k for k in (*range(1, len(COLOURS)), 0) if k not in looks]
     free += range(len(COLOURS), len(COLOURS) + len(names))
-    return [free.pop(0) if k < 0 else k for k in taken]
+    return [free.pop(0) if look is None else look for look in looks]
 
 
 def styles(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -74,22 +91,30 @@ def check_image(path: str | Path) -> None:
 
 def save(figure: Any, path: str | Path) -> None:
     """Write a figure, in full or not at all."""
-    end = Path(path).suffix.lstrip(".")
-    write_atomically(path, lambda part: figure.savefig(part, format=end, dpi=150))
+    kind = Path(path).suffix.lstrip(".")
+    write_atomically(path, lambda part: figure.savefig(part, format=kind, dpi=150))
 
 
 def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes:
-    """The axes given, or those of a new figure."""
-    return ax if ax is not None else plt.subplots(figsize=size, layout="constrained")[1]
+    """These axes, or those of a new figure."""
+    if ax is None:
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    return ax
 
 
-def _progress(history: History, against: str, link: Mapping[str, Any]) -> np.ndarray:
+def _progress(
+    history: History, against: str, link: Mapping[str, Any] | None
+) -> np.ndarray:
+    """Where a history's rounds lie on the axis."""
     if against == "rounds":
         return history.round
-    if against == "minutes":
-        return time(history, **link) / 60
-    sent = history.bytes_up + history.bytes_down
-    return np.cumsum(sent if against == "bytes" else history.seconds)
+    if against == "bytes":
+        return np.cumsum(history.bytes_up + history.bytes_down)
+    if against == "seconds":
+        return np.cumsum(history.seconds)
+    if link is None:
+        raise ValueError('Minutes need a link={"up": "1Mbit", "down": "10Mbit"}.')
+    return time(history, **link) / 60
 
 
 def compare(
@@ -105,8 +130,8 @@ def compare(
     Parameters
     ----------
     histories
-        An entry may be a list of histories, one a seed: their mean is drawn, with a band from the
-        lowest to the highest.
+        An entry may be a list of histories, one a seed: their mean is drawn, with a
+        band from the lowest to the highest.
     against
         "rounds", "bytes", "seconds", or "minutes" on the ``link``.
     column
@@ -126,52 +151,67 @@ def compare(
     Raises
     ------
     ValueError
-        For what is no history with rounds, another axis, no such column, and minutes without a
-        link.
+        For anything but histories with rounds, an unknown axis or column, and minutes
+        without a link.
 
     Examples
     --------
-    >>> rows = [{"round": t, "accuracy": t / 9, "bytes_up": 7, "bytes_down": 9} for t in (1, 2)]
-    >>> compare(History("fedavg", {}, rows), against="bytes").lines[0].get_xdata()
-    array([16., 32.])
+    >>> row = {"round": 1, "accuracy": 0.5, "bytes_up": 7, "bytes_down": 9}
+    >>> compare(History("fedavg", {}, [row]), against="bytes").lines[0].get_xdata()
+    array([16.])
     """
-    many: Any = histories if isinstance(histories, Iterable) else [histories]
-    groups = [h if isinstance(h, list) else [h] for h in many]
-    for history in (h for group in groups for h in group or [group]):
-        if not isinstance(history, History) or not history.rows:
-            raise ValueError(f"Histories with rounds are drawn, not {short(history)}.")
-        if np.ndim(getattr(history, column, [[]])) != 1:
-            raise ValueError(
-                f"The history of {history.method} has no column of numbers {column!r}."
-            )
+    groups = _groups(histories, column)
     xlabel = pick(against, AXES, "axis")
-    if against == "minutes":
-        if link is None:
-            raise ValueError('Minutes need a link, such as link={"up": "1Mbit", "down": "10Mbit"}.')
+    if link and against == "minutes":
         xlabel = f"minutes: {described(link)}"
-    ax, labels = axes(ax), labels or [group[0].method for group in groups]
-    for group, label, style in zip(groups, labels, styles(labels), strict=True):
+    labels = labels or [group[0].method for group in groups]
+    curves = []
+    for group in groups:
         values = np.stack([getattr(h, column).astype(float) for h in group])
-        seen = ~np.isnan(values[0])
-        x = np.mean([_progress(h, against, link or {}) for h in group], 0)[seen]
-        ax.plot(x, values[:, seen].mean(0), label=label, **style)
-        if len(group) > 1:
-            low, high = values[:, seen].min(0), values[:, seen].max(0)
-            ax.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+        measured = ~np.isnan(values[0])
+        x = np.mean([_progress(h, against, link) for h in group], axis=0)
+        curves.append((x[measured], values[:, measured]))
+    ax = axes(ax)
+    for (x, values), label, style in zip(curves, labels, styles(labels), strict=True):
+        ax.plot(x, values.mean(0), label=label, **style)
+        if len(values) > 1:
+            band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
+            ax.fill_between(x, values.min(0), values.max(0), **band)
+    _scale(ax, against)
+    measure = next((h.measure for group in groups for h in group), column)
+    ax.set(xlabel=xlabel, ylabel=f"test {measure if column == 'accuracy' else column}")
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return ax
+
+
+def _groups(histories: Any, column: str) -> list[list[History]]:
+    """Each line's histories; ``ValueError`` for what has no such column of numbers."""
+    lines = histories if isinstance(histories, Iterable) else [histories]
+    groups = [line if isinstance(line, list) else [line] for line in lines]
+    for group in groups:
+        for history in group or [group]:
+            if not isinstance(history, History) or not history.rows:
+                raise ValueError(f"{short(history)} is no history with rounds.")
+            if np.ndim(getattr(history, column, [[]])) != 1:
+                raise ValueError(
+                    f"{history.method} has no column of numbers {column!r}."
+                )
+    return groups
+
+
+def _scale(ax: Axes, against: str) -> None:
+    """Logarithmic bytes and minutes, whole rounds."""
     if against in ("bytes", "minutes"):
         ax.set_xscale("log")
     if against == "bytes":
-        low, high = ax.get_xlim()  # one label a decade, three where the axis is shorter than that
-        ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        low, high = ax.get_xlim()
+        subs = (1, 2, 5) if high < 100 * low else (1,)  # labels of a decade
+        ax.xaxis.set_major_locator(ticker.LogLocator(subs=subs))
         ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
         ax.xaxis.set_minor_formatter(ticker.NullFormatter())
     elif against == "rounds":
         ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
-    measure = next((h.measure for group in groups for h in group), column)
-    ax.set(xlabel=xlabel, ylabel="test " + (measure if column == "accuracy" else column))
-    ax.grid(alpha=0.3)
-    ax.legend()
-    return ax
 
 
 def clients(
@@ -180,16 +220,21 @@ def clients(
     labels: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The last test by client, the worst first: who is served badly? ``column`` is one with a
-    number a client (``History.by_client``)."""
-    many = [histories] if isinstance(histories, History) else list(histories)
-    ax, labels = axes(ax), labels or [h.method for h in many]
-    for history, label, style in zip(many, labels, styles(labels), strict=True):
-        each = history.by_client(column)
-        values = np.sort(each[~np.isnan(each)])
+    """The last test by client, the worst first: who is served badly?
+
+    ``column`` has a number a client (``History.by_client``).
+    """
+    lines = [histories] if isinstance(histories, History) else list(histories)
+    labels = labels or [h.method for h in lines]
+    ax = axes(ax)
+    for history, label, style in zip(lines, labels, styles(labels), strict=True):
+        values = history.by_client(column)
+        values = np.sort(values[~np.isnan(values)])
         ax.plot(range(1, len(values) + 1), values, label=label, **style)
-    ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
-    ax.set(xlabel="clients, the worst first", ylabel=f"test {many[0].measure} of a client")
+    _scale(ax, "rounds")
+    ax.set(
+        xlabel="clients, the worst first", ylabel=f"test {lines[0].measure} of a client"
+    )
     ax.grid(alpha=0.3)
     ax.legend()
     return ax
@@ -198,13 +243,17 @@ def clients(
 def panels(
     runs: Mapping[str, History | list[History]], target: float | None = None
 ) -> Sequence[Axes]:
-    """``compare`` twice, in two figures: against rounds and against bytes; ``target`` is an
-    accuracy that gets a dotted line. Returns the two axes."""
-    axs = [compare(runs.values(), by, labels=list(runs)) for by in ("rounds", "bytes")]
-    for ax in axs:
+    """``compare`` in two figures, against rounds and against bytes.
+
+    ``target`` is an accuracy that gets a dotted line.
+    """
+    pair = []
+    for against in ("rounds", "bytes"):
+        ax = compare(runs.values(), against, labels=list(runs))
         if target is not None:
             ax.axhline(target, color="black", linestyle=":", linewidth=1)
-    return axs
+        pair.append(ax)
+    return pair
 
 
 def label_counts(task: Task) -> np.ndarray:

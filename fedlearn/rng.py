@@ -36,7 +36,9 @@ def numpy_generator(seed: int, *names: object) -> np.random.Generator:
 
 
 @contextmanager
-def scope(seed: int, *names: object, device: str | torch.device = "cpu") -> Iterator[None]:
+def scope(
+    seed: int, *names: object, device: str | torch.device = "cpu"
+) -> Iterator[None]:
     """Seed torch's global generators of the CPU and the device inside the block and put them back
     afterwards; only for code that accepts no generator: weight initialisation and dropout.
 

@@ -56,7 +56,7 @@ def state_of(root: Path) -> str:
             digest.update(f"{name} absent".encode())
     python = KernelSpecManager().get_kernel_spec("python3").argv[0]  # runs the chapters
     digest.update(python.encode())
-    patterns = "fedlearn/**/*.py", "data/**/*", "constraints*.txt"
+    patterns = "fedlearn/**/*.py", "data/**/*", "uv.lock"
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
         if path.is_file() and root / "data" / "cache" not in path.parents:
             digest.update(str(path.relative_to(root)).encode() + b"\0")

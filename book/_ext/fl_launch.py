@@ -2,7 +2,7 @@
 buttons to Colab, Binder, the repository, its issues and the page's source, and the
 address of the site. Without it there is none.
 
-Binder builds the repository (environment.yml) and needs nothing else. Colab opens a
+Binder builds the repository (.binder) and needs nothing else. Colab opens a
 single notebook and has no fedlearn, so it gets the copy that the site publishes below
 `_sources` (which is also what the download button gives), on the branch of the
 repository that holds the site: there, a first cell installs the wheel that the site
@@ -28,7 +28,7 @@ INSTALL = """\
 import importlib.util
 
 if importlib.util.find_spec("fedlearn") is None:
-    %pip install -q 'fedlearn[book] @ {wheel}'"""
+    %pip install -q 'fedlearn[lesson] @ {wheel}'"""
 SOLUTIONS = """
     !mkdir -p solutions
     !curl -sSfo solutions/{name} {site}_sources/solutions/{name}"""

@@ -6,6 +6,7 @@ counts, and results all stored runs, with the command that makes them again. A b
 whose _toc.yml has no `methods/` gets none.
 """
 
+import html
 import inspect
 import re
 import sys
@@ -94,14 +95,20 @@ def parts_of(function):
 
 
 def kilobytes(row, way):
-    value = row[way] if row else 0
-    return "" if value is None else f"{value / 1e3:.1f}"
+    if row is None:  # it sends nothing
+        return "0.0"
+    return f"{row[way] / 1e3:.1f}" if has_form(row) else ""
+
+
+def has_form(row):
+    """Whether the method could be measured with the network."""
+    return row["factor"] == row["factor"]  # it is NaN elsewhere
 
 
 def bytes_of(row, numbers):
     if row is None:
         return "It sends nothing."
-    if row["up"] is None:
+    if not has_form(row):
         return f"It {row['note']}: the bytes of stored runs stand below."
     return (
         f"A client sends {row['up']:,} bytes in a round and hears {row['down']:,}, "
@@ -128,13 +135,35 @@ def users(srcdir, names):
     return found
 
 
-def results_of(entries, title):
-    from fedlearn.book import leaderboard, setup
+def results_of(runs, title):
+    """The stored runs of a method: a row for runs that differ in the seed."""
+    import pandas
+    from fedlearn.book import setup, show
+    from fedlearn.lab.results import spread
 
-    if not entries:
+    runs = runs[~runs["file"].str.endswith("_bytes.json")]  # runs that only count bytes
+    if runs.empty:
         return NO_RUN
-    caption = f"Stored runs of {title}. {leaderboard.ABOUT}"
-    table = leaderboard.shown("M.1", caption, entries).content
+    rows = []
+    for _, seeds in runs.groupby(["file", "alike"], sort=False):
+        first = seeds.iloc[0]
+        rows.append(
+            {
+                "method": first["label"],
+                "data": first["dataset"],
+                "network": first["network"],
+                "clients": first["clients"],
+                "split": first["partition"],
+                "rounds": first["rounds"],
+                "seeds": len(seeds),
+                "last test": spread(list(seeds["last test"])),
+                "last quarter": spread(list(seeds["last quarter"])),
+                "measure": first["measure"],
+                "command": f"<code>{html.escape(first['command'])}</code>",
+            }
+        )
+    caption = f"Stored runs of {title}: mean and standard deviation over the seeds."
+    table = show.sortable("M.1", pandas.DataFrame(rows), caption).content
     return f"```{{raw}} html\n{setup.styles().content}{table}\n```"
 
 
@@ -165,23 +194,21 @@ def write(app, config):
     toc = Path(app.srcdir) / "_toc.yml"
     if "methods/" not in toc.read_text(encoding="utf-8"):
         return
-    from fedlearn import results
-    from fedlearn.book import choosing, leaderboard
     from fedlearn.costs import cost
+    from fedlearn.lab import results
     from fedlearn.methods import METHODS
 
     written = titles()
     costs = cost(NETWORK, INPUT)
-    numbers = costs.network["numbers"]
-    sent = {row["method"]: row for row in costs.rows}
-    stored = leaderboard.rows(*results.tables()) + leaderboard.rows(*choosing.tables())
+    numbers = costs.attrs["numbers"]
+    runs, _ = results.tables()
     used = users(app.srcdir, METHODS)
     rows, pages, seen = [], {}, set()
     for name, function in METHODS.items():
         module = sys.modules[function.__module__]
         about = markdown(module.__doc__)
         joined = written[name].replace("-", "")  # which people search for
-        row = sent.get(name)
+        row = costs.loc[name] if name in costs.index else None
         pages[name] = PAGE.format(
             title=written[name],
             also=f" ({joined}, in one word)" if joined != written[name] else "",
@@ -190,7 +217,7 @@ def write(app, config):
             source=module.__name__.replace(".", "/") + ".py",
             parts=parts_of(function),
             bytes=bytes_of(row, numbers),
-            results=results_of([r for r in stored if r["name"] == name], written[name]),
+            results=results_of(runs[runs["method"] == name], written[name]),
             used="\n".join(used[name]),
             classes=classes_of(module, module in seen),
         )

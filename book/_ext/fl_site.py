@@ -105,7 +105,7 @@ def finish(app, error):
         encoding="utf-8",
     )
     from fedlearn import plot
-    from fedlearn.book.overview import accuracy_of_three
+    from fedlearn.book.index import accuracy_of_three
 
     ax = accuracy_of_three(ax=plot.axes(size=(6, 3.15)))
     ax.set_title(app.config.html_title, fontsize=15)

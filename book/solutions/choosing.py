@@ -71,29 +71,10 @@ budget of tuning. The clients may then be too weak for it, which is FedGKT's poi
 state what one round costs them in seconds, too. The chapter on FedGKT has runs of
 this kind."""
 
-# %% choosing-needs
-"""A part is judged by what the *other* five give. Uniting all six would let a part meet
-its own need: a downlink that replays steps could call itself their source."""
-
-
-def refused_kinds(parts):
-    found = []
-    for kind, (needs, _) in parts.items():
-        others = set()
-        for other, (_, gives) in parts.items():
-            if other != kind:
-                others |= gives
-        if needs - others:
-            found.append(kind)
-    return sorted(found)
-
-
-answer = refused_kinds
-
 # %% choosing-link
 """Eight bits are a byte, and a round waits for both directions, one after the other. So
-the two speeds weigh the two columns of bytes, and a front that adds bytes up and down
-as if they were one price need not be yours."""
+the two speeds weigh the two columns of bytes. A sum of bytes up and down is a price
+only where both ways are equally fast."""
 
 
 def choose(methods, up, down, seconds):
@@ -106,42 +87,3 @@ def choose(methods, up, down, seconds):
 
 
 answer = choose
-
-# %% choosing-luck
-"""The maximum of several noisy numbers is too large on average, and the one that it
-belongs to is measured again without the advantage of having been chosen. So the
-difference estimates how much of a best rate's score was luck."""
-
-
-def optimism_of(chosen, again):
-    gaps = []
-    for first, second in zip(chosen, again, strict=True):
-        k = max(range(len(first)), key=lambda i: first[i])
-        gaps.append(first[k] - second[k])
-    return sum(gaps) / len(gaps)
-
-
-answer = optimism_of
-
-# %% choosing-idle
-"""(a) It is a moving average of one tensor, the fusion's weights. Where there are none
-it has nothing to average, and all other tensors get the weighted mean, as in FedAvg.
-
-(b) The client adds the steps to the model that it keeps, in the order in which the
-server added them, and gets the server's model to the last bit. So it trains from the
-same weights, with the same batches, and uploads the same bytes: only the bytes down
-can differ. Without the server's part there are no steps to replay: a sparse message of
-a dense change would leave the client with another model than the server's, and (11A.6)
-refuses it.
-
-(c) They follow from a few constants of the network, which are sent once (or are the
-same for all by default), and from then on each client works them out itself. They would
-be lost at once if the server changed the constants without a word, which is why they
-are in a message and not in everybody's program.
-
-(d) Adam divides each gradient by its running size, so its first steps are as long as
-the learning rate in every entry, whatever the loss. Where the best of three rates is
-the smallest, the true best may lie below. With SGD it is mostly the largest, so there
-the true best may lie above. What the grid says of Adam it says of Adam at these rates:
-of 56 mixes with Adam that ended below 0.7 where clients differ, 52 were better with a
-tenth of the smallest one."""

@@ -1,35 +1,34 @@
 """What only chapters use: figures, tables, explorers, exercises, the class edition.
 
-A chapter's module has its explorers, its drawings and the checks of its exercises. Names are loaded
-when first asked for: ``fedlearn.check`` needs no matplotlib.
+A chapter's module has its explorers, its drawings and the checks of its exercises.
+Names are loaded when first asked for: ``fedlearn.check`` needs no matplotlib.
 """
 
 from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "boxes": "moving_boxes pooled_layers scenes seen steer_box",
     "claims": "by_label difference ends holds ledger ledger_counts opening reached",
     "check": "course given seed",
-    "choosing": "duels entries fleet mixing mixtures pareto rivals standing",
-    "drawings": "cards",
+    "choosing": "entries fleet rivals standing",
     "explorers": "explore explorer",
     "fed_gkt": "crossing painted teaching twenty_rounds watch_maps who_teaches",
     "fed_kgf": "beside_paper equal_bytes kernel_generation more_training watch_round",
     "fed_mmd_fusion": "own_orders two_clouds",
     "fed_repopt": "grown watch_branches",
-    "fedavg": "two_bowls",
+    "fedavg": "train two_bowls",
     "flower": "carried engine_rows first_messages framed watch_message",
-    "front": "minutes",
     "grids": "grid",
-    "loop": "train",
     "heterogeneity": "dirichlet_shares two_parabolas",
-    "overview": "methods_map three_lines",
+    "index": "cards methods_map minutes three_lines",
     "pictures": "agreement kernel_rows partition",
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",
-    "seeing": "answering found_boxes learned real_masks",
-    "sends": "conformance metered reasons repeated totals two_networks",
+    "seeing": (
+        "answering found_boxes learned moving_boxes pooled_layers "
+        "real_masks scenes seen steer_box"
+    ),
+    "sends": "reasons totals two_networks",
     "setup": "chapter styles",
     "show": "chart figure runs table",
     "speed": "ratios",

@@ -1,33 +1,32 @@
-"""Self-check for the exercises: ``fl.check("fedavg-average", my_function)`` says "right", or what
-is not yet right; ``fl.solution("fedavg-average")`` shows the reference answer, folded;
-``fl.progress()`` lists what is right so far.
+"""The checks of the exercises.
 
-A chapter's module, named like the first word of the exercise, has them in ``EXERCISES``. Each is a
-function that takes the reader's answer and returns the end of the sentence "not yet, because ...",
-or ``None`` if it is right; or it yields such reasons one by one, of which the first that is one
-counts. Reference answers are in ``book/solutions``, a file a chapter.
+``fl.check("fedavg-average", my_function)`` says "right", or gives the reason why not
+yet.
+``fl.solution("fedavg-average")`` shows the reference answer, folded. ``fl.progress()``
+lists the exercises that are right so far.
+
+The module of a chapter has the name that its exercises begin with. Its dictionary
+``EXERCISES`` maps an exercise to a test: a function that takes the reader's answer and
+returns a reason, the end of the sentence "not yet, because ...", or ``None`` for a
+right answer. A test may also yield reasons; the first one that is true is shown.
+Reference answers are in ``book/solutions``, a file a chapter.
 """
 
 import csv
-import ctypes
 import dis
 import hashlib
-import io
 import os
 import random
 import re
-import signal
 import sys
 import textwrap
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Thread
 from types import FunctionType
 from typing import Any
 
@@ -35,27 +34,48 @@ from ..errors import pick
 from ..files import write_text
 
 CHAPTERS = dict.fromkeys(
-    (
-        "fedavg heterogeneity wire rpn fed_kgf fed_mmd_fusion fed_gkt fed_repopt flower seeing "
-        "choosing"
-    ).split()
+    [
+        "fedavg",
+        "heterogeneity",
+        "wire",
+        "rpn",
+        "fed_kgf",
+        "fed_mmd_fusion",
+        "fed_gkt",
+        "fed_repopt",
+        "flower",
+        "seeing",
+        "choosing",
+    ]
 )
 Function = Callable[..., Any]  # an answer that is a function
-Reasons = Iterator[str | bool | None]  # of a wrong answer; what is false is none
-TWICE = "the same generator gives another result the second time: use no other source of randomness"
-SECONDS = 20.0  # that a check may take: nbgrader ends a cell after 30; right answers take 0.1
+Reasons = Iterator[str | bool | None]  # what a test yields
+TWICE = (
+    "the same generator gives another result the second time: "
+    "use no other source of randomness"
+)
 NO_ID = "write your id into the first cell, and run all cells again"
-LETTERS = 100_000  # that it may print
-STUDENT = "FEDLEARN_STUDENT"  # the variable with the id of the student who is marked
-PROGRESS = "progress.csv"  # the file that keeps which exercises are right
+PROGRESS = "progress.csv"
 COLUMNS = ["exercise", "right", "checks"]
-# in a class notebook solutions are not shown, and the numbers may be a student's own
-CLASS: dict[str, Any] = {"begun": False, "student": None, "marked": False}
+
+
+@dataclass
+class Edition:
+    """The state of a class notebook: solutions are hidden, and numbers may be a
+    student's own."""
+
+    begun: bool = False
+    student: str | None = None
+    marked: bool = False  # nbgrader has named the student
+
+
+CLASS = Edition()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What ``check`` returns; shown as its sentence, and true only for a right answer."""
+    """What ``check`` returns; shown as its sentence, and true only for a right
+    answer."""
 
     exercise: str
     reason: str | None
@@ -66,7 +86,10 @@ class Verdict:
 
     def __repr__(self) -> str:
         if not self.answered:
-            return f"{self.exercise}: no answer yet. Write yours in the cell above, then run both."
+            return (
+                f"{self.exercise}: no answer yet. Write yours in the cell "
+                f"above, then run both."
+            )
         result = "right" if self else f"not yet, because {self.reason}"
         return f"{self.exercise}: {result}."
 
@@ -74,8 +97,8 @@ class Verdict:
 def empty(answer: Any) -> bool:
     """Is it what the answer cell holds before anybody wrote there?
 
-    ``...`` or ``None``, a function that returns one of them and does nothing else, an object with
-    such a method, or a tuple with one of these in it.
+    ``...`` or ``None``, a function that returns one of them and does nothing else, an
+    object with such a method, or a tuple with one of these in it.
     """
     if answer is None or answer is ...:
         return True
@@ -83,136 +106,88 @@ def empty(answer: Any) -> bool:
         return any(map(empty, answer))
     if isinstance(answer, FunctionType):
         code = list(dis.get_instructions(answer))
-        idle = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "COPY_FREE_VARS"}
+        idle = {
+            "RESUME",
+            "NOP",
+            "LOAD_CONST",
+            "RETURN_CONST",
+            "RETURN_VALUE",
+            "COPY_FREE_VARS",
+        }
         constants = [i.argval for i in code if "CONST" in i.opname]
-        return {i.opname for i in code} <= idle and all(c is None or c is ... for c in constants)
+        return {i.opname for i in code} <= idle and all(
+            c is None or c is ... for c in constants
+        )
     kind = answer if isinstance(answer, type) else type(answer)
     if kind.__module__ == "__main__" or isinstance(answer, type):
-        return any(isinstance(m, FunctionType) and empty(m) for m in vars(kind).values())
+        return any(
+            isinstance(m, FunctionType) and empty(m) for m in vars(kind).values()
+        )
     return False
 
 
 def module_of(exercise: str) -> Any:
-    """The module with the tests of a chapter's exercises; ``ValueError`` if there is none."""
+    """The module with the tests of a chapter's exercises; ``ValueError`` if there is
+    none."""
     chapter = exercise.split("-")[0]
     pick(chapter, CHAPTERS, "chapter with exercises")
     return import_module(f".{chapter}", __package__)
 
 
-class Unbounded(BaseException):
-    """An answer takes or prints too much; its own ``except Exception`` does not catch that."""
+def course(student: str | None = None) -> None:
+    """Begin a class notebook: from here on ``solution`` shows no answer.
 
+    Parameters
+    ----------
+    student : str, optional
+        An id, from which the numbers of exercises are drawn. While nbgrader marks, the
+        name of the student's folder takes its place.
 
-class Printed(io.TextIOBase):
-    """Passes on what an answer prints, up to ``LETTERS``."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream, self.left = stream, LETTERS
-
-    def write(self, text: str) -> int:
-        self.left -= len(text)
-        if self.left < 0:
-            raise Unbounded(f"it prints more than {LETTERS:,} letters")
-        return self.stream.write(text)
-
-    def flush(self) -> None:
-        self.stream.flush()
-
-
-def course(seconds: float = 0.0, student: str | None = None) -> None:
-    """What a class notebook begins with: from here on ``solution`` shows none.
-
-    With ``student``, an id, the numbers of exercises are that student's own. Whoever marks knows
-    the id: for ``marks`` and nbgrader it is the name of the folder that was handed in.
-
-    With ``seconds``, as in a notebook that is marked, each later cell may use so much time of the
-    processor and print ``LETTERS``, and is then stopped: a marking program stores what is printed,
-    and waits. While nbgrader or otter-grader marks, a cell's folder has links in place of the files
-    that they need: an answer that deletes its folder loses those.
+    Examples
+    --------
+    >>> import fedlearn as fl
+    >>> fl.book.course(student="ann")  # doctest: +SKIP
     """
-    if student is not None and not CLASS["marked"]:
-        graded = os.environ.get("NBGRADER_EXECUTION") == "autograde"
-        known = Path.cwd().parent.name if graded else os.environ.get(STUDENT)
-        CLASS.update(student=known or student, marked=bool(known))
-    shell = None if CLASS["begun"] or not seconds else kernel()
-    CLASS["begun"] = True
-    if shell is None:
+    CLASS.begun = True
+    if student is None or CLASS.marked:
         return
-    clock, streams = hasattr(signal, "setitimer"), (sys.stdout, sys.stderr)
-    otter = getattr(sys.modules.get("otter"), "Notebook", None)
-    marked = "NBGRADER_EXECUTION" in os.environ or getattr(otter, "_grading_mode", False)
-    home, place = Path.cwd(), TemporaryDirectory(ignore_cleanup_errors=True)
-
-    def stop(*_: Any) -> None:
-        raise Unbounded(f"a cell may take {seconds:g} seconds of the processor")
-
-    def begin(*_: Any) -> None:
-        sys.stdout, sys.stderr = map(Printed, streams)
-        if marked:
-            os.makedirs(place.name, exist_ok=True)
-            os.chdir(place.name)
-            for path in home.iterdir():
-                if not os.path.lexists(path.name):
-                    os.symlink(path, path.name)
-        if clock:  # again each second, should the answer catch it
-            signal.setitimer(signal.ITIMER_PROF, seconds, 1)
-
-    def end(*_: Any) -> None:
-        sys.stdout, sys.stderr = streams
-        if clock:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-    if clock:
-        signal.signal(signal.SIGPROF, stop)
-    shell.events.register("pre_run_cell", begin)
-    shell.events.register("post_run_cell", end)
+    CLASS.student = student
+    if os.environ.get("NBGRADER_EXECUTION") == "autograde":
+        CLASS.student = Path.cwd().parent.name
+        CLASS.marked = True
 
 
 def kernel() -> Any:
-    """The notebook's IPython, ``None`` outside of one."""
-    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    """The notebook's IPython; ``None`` outside of a notebook."""
+    if "IPython" not in sys.modules:
+        return None
+    return sys.modules["IPython"].get_ipython()
 
 
-def bounded(test: Callable[[Any], Any], answer: Any) -> str | None:
-    """``test(answer)``, or why it ended in an error, or did not end.
-
-    It runs in a thread of its own: so ``SECONDS`` bound it wherever the check is called, and what
-    the answer raises, even SystemExit, is told from the reader's own stop of the cell.
-    """
+def reason_of(test: Callable[[Any], Any], answer: Any) -> str | None:
+    """The reason that a test gives for an answer. An error of the answer is a
+    reason, too."""
     import torch
 
-    outcomes: list[str | None] = []
-
-    def run() -> None:
-        try:
-            outcome = test(answer)
-            single = isinstance(outcome, str | None)
-            outcomes.append(outcome if single else next(filter(None, outcome), None))
-        except BaseException as error:  # of the reader's code, or of the test on what it returns
-            outcomes.append(stopped(error, answer))
-
-    thread = Thread(target=run, daemon=True)
     try:
-        with (
-            redirect_stdout(Printed(sys.stdout)),
-            redirect_stderr(Printed(sys.stderr)),
-            torch.random.fork_rng(devices=[]),  # the notebook's own draws stay as they are
-        ):
-            thread.start()
-            thread.join(SECONDS)
-    finally:
-        if thread.is_alive():  # an endless loop ends with its next line
-            ident, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Unbounded)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)
-    return outcomes[0] if outcomes else f"it has not ended after {SECONDS:g} seconds"
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the notebook's own draws stay as they are
+            outcome = test(answer)
+            if outcome is None or isinstance(outcome, str):
+                return outcome
+            return next(filter(None, outcome), None)
+    except (Exception, SystemExit) as error:
+        return reason_of_error(error, answer)
 
 
-def stopped(error: BaseException, answer: Any) -> str:
-    """The reason for an error: in the answer's own code, or in a test that could not use it."""
-    if isinstance(error.__cause__, StopIteration):  # the answer's, in a test that yields
+def reason_of_error(error: BaseException, answer: Any) -> str:
+    """The reason for an error, which the answer's code raised or a test of what it
+    returns."""
+    if isinstance(
+        error.__cause__, StopIteration
+    ):  # raised by the answer in a test that yields
         error = error.__cause__
-    if isinstance(error, Unbounded):
-        return str(error)
     kind = traceback.format_exception_only(error)[-1].strip()
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if Path(__file__).parent not in Path(frame.f_code.co_filename).parents:
@@ -221,15 +196,17 @@ def stopped(error: BaseException, answer: Any) -> str:
         return f"it takes other arguments than those asked for ({kind})"
     if "NoneType" in kind:
         return "it returns nothing: is the `return` missing?"
-    subject = "what it returns" if callable(answer) or isinstance(answer, tuple) else "it"
+    subject = "it"
+    if callable(answer) or isinstance(answer, tuple):
+        subject = "what it returns"
     return f"{subject} is not what is asked for ({kind})"
 
 
 def check(exercise: str, answer: Any) -> Verdict:
     """Check an answer: a number, a tensor or a function, as the exercise asks.
 
-    Whatever it does is a reason, not a crash: an error, an exit, a loop or a print without end. An
-    empty answer cell is said to be empty.
+    An error in the answer is a reason, too. An empty answer cell is reported as such. A
+    check that does not end is interrupted like any other cell.
 
     Parameters
     ----------
@@ -256,45 +233,59 @@ def check(exercise: str, answer: Any) -> Verdict:
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if empty(answer):
         return Verdict(exercise, "there is no answer yet", answered=False)
-    if isinstance(answer, FunctionType) and answer.__module__.split(".")[0] == "fedlearn":
+    if (
+        isinstance(answer, FunctionType)
+        and answer.__module__.split(".")[0] == "fedlearn"
+    ):
         return Verdict(
-            exercise, f"{answer.__name__} is the package's: write a function of your own"
+            exercise,
+            f"{answer.__name__} is the package's: write a function of your own",
         )
-    anybody = isinstance(test, Varied) and anonymous()
-    reason = f"the numbers are your own: {NO_ID}" if anybody else bounded(test, answer)
-    verdict = Verdict(exercise, reason and textwrap.shorten(reason, 500, placeholder=" ..."))
+    reason: str | None
+    if isinstance(test, Varied) and anonymous():
+        reason = f"the numbers are your own: {NO_ID}"
+    else:
+        reason = reason_of(test, answer)
+    if reason:
+        reason = textwrap.shorten(reason, 500, placeholder=" ...")
+    verdict = Verdict(exercise, reason)
     if kernel():
         record(verdict)
     return verdict
 
 
-# ---- numbers that differ by student --------------------------------------------------------------
+# ---- numbers that differ by student --------------------------------------------------
 
 
 def seed() -> int:
-    """The seed of the notebook, from which the data of checks and the numbers of exercises are
-    drawn: made of the student's id, 0 where none is given."""
-    name = unicodedata.normalize("NFC", CLASS["student"] or "").strip()
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) if name else 0
+    """The seed of the notebook, from which the data of checks and the numbers of
+    exercises are drawn: made of the student's id, 0 where none is given."""
+    name = unicodedata.normalize("NFC", CLASS.student or "").strip()
+    if not name:
+        return 0
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
 
 
 def anonymous() -> bool:
     """Are the numbers a student's own, and nobody said whose?"""
-    return CLASS["student"] is not None and not seed()
+    return CLASS.student is not None and not seed()
 
 
 @dataclass(frozen=True)
 class Varied:
-    """The test of a number that is computed from others: from the book's or, in the notebook of a
-    student, from numbers of their own."""
+    """The test of a number that is computed from others: from the book's or, in the
+    notebook of a student, from numbers of their own."""
 
     build: Callable[..., Callable[[Any], str | None]]
-    numbers: dict[str, tuple[Any, Sequence[Any]]]  # that of the book, and those to draw from
+    numbers: dict[
+        str, tuple[Any, Sequence[Any]]
+    ]  # that of the book, and those to draw from
 
     def given(self) -> dict[str, Any]:
+        if not seed():
+            return {name: book for name, (book, _) in self.numbers.items()}
         dice = random.Random(f"{seed()} {self.build.__module__}.{self.build.__name__}")
-        numbers = self.numbers.items()
-        return {n: dice.choice(pool) if seed() else book for n, (book, pool) in numbers}
+        return {name: dice.choice(pool) for name, (_, pool) in self.numbers.items()}
 
     def __call__(self, answer: Any) -> str | None:
         return self.build(**self.given())(answer)
@@ -306,8 +297,8 @@ def varied(**numbers: tuple[Any, Sequence[Any]]) -> Callable[[Function], Varied]
 
 
 def given(exercise: str) -> dict[str, Any]:
-    """The numbers that an exercise begins with, by their names: the book's, or those of the
-    notebook's student.
+    """The numbers that an exercise begins with, by their names: the book's, or those of
+    the notebook's student.
 
     >>> given("fedavg-bytes")
     {'rounds': 50, 'clients_in_a_round': 10}
@@ -320,17 +311,22 @@ def given(exercise: str) -> dict[str, Any]:
     return test.given()
 
 
-# ---- progress ------------------------------------------------------------------------------------
+# ---- progress ------------------------------------------------------------------------
 
 
 def progress_file() -> Path:
-    """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in this one."""
+    """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in
+    this one."""
     cwd = Path.cwd()
-    return next((f for f in (cwd, *cwd.parents) if (f / "_toc.yml").exists()), cwd) / PROGRESS
+    for folder in (cwd, *cwd.parents):
+        if (folder / "_toc.yml").exists():
+            return folder / PROGRESS
+    return cwd / PROGRESS
 
 
 def read_progress() -> dict[str, list[Any]]:
-    """Of each exercise that was checked: is it right ("yes"), and after how many checks."""
+    """Of each exercise that was checked: is it right ("yes"), and after how many
+    checks."""
     path = progress_file()
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ",".join(COLUMNS)
@@ -343,11 +339,15 @@ def read_progress() -> dict[str, list[Any]]:
 
 
 def record(verdict: Verdict) -> None:
-    """Keep a verdict. What was right once stays right; where no file can be written, none is."""
-    with suppress(OSError, ValueError):  # a verdict is worth more than its record
+    """Write a verdict into the file. An exercise that was right once stays right."""
+    with suppress(
+        OSError, ValueError
+    ):  # without a file that can be written there is no record
         rows = read_progress()
         row = rows.setdefault(verdict.exercise, ["no", 0])
-        row[:] = "yes" if verdict else row[0], row[1] + 1
+        if verdict:
+            row[0] = "yes"
+        row[1] += 1
         lines = [f"{name},{right},{checks}" for name, (right, checks) in rows.items()]
         write_text(progress_file(), "\n".join([",".join(COLUMNS), *lines, ""]))
 
@@ -355,8 +355,9 @@ def record(verdict: Verdict) -> None:
 def progress() -> Any:
     """Which exercises are right so far: a table, a row an exercise that was checked.
 
-    ``fl.check`` keeps it in ``progress.csv`` beside the notebooks, in the folder of the book's
-    table of contents where there is one. ``fl.progress().to_csv("mine.csv")`` exports it.
+    ``fl.check`` keeps it in ``progress.csv`` beside the notebooks, in the folder of the
+    book's table of contents where there is one. ``fl.progress().to_csv("mine.csv")``
+    exports it.
 
     Returns
     -------
@@ -376,7 +377,9 @@ def progress() -> Any:
     """
     import pandas as pd
 
-    rows = pd.DataFrame.from_dict(read_progress(), orient="index", columns=["right", "checks"])
+    rows = pd.DataFrame.from_dict(
+        read_progress(), orient="index", columns=["right", "checks"]
+    )
     return rows.assign(right=rows["right"] == "yes").rename_axis("exercise")
 
 
@@ -397,26 +400,46 @@ class Solution:
 
         paragraphs = re.split(r"\n\s*\n", self.text.strip())
         text = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
-        look = HtmlFormatter(classprefix="fl-", nowrap=True)  # colours: book.css, light and dark
-        code = f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>" if self.code else ""
-        return f'<details class="fl fl-solution"><summary>Solution</summary>{text}{code}</details>'
+        look = HtmlFormatter(
+            classprefix="fl-", nowrap=True
+        )  # colours: book.css, light and dark
+        code = (
+            f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>"
+            if self.code
+            else ""
+        )
+        return (
+            f'<details class="fl '
+            f'fl-solution"><summary>Solution</summary>{text}{code}</details>'
+        )
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, (self.text, self.code)))
 
 
 def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
-    """The reference answers of a chapter, by exercise; empty in a class and where there is no book.
+    """The reference answers of a chapter, by exercise; empty in a class and where there
+    is no book.
 
-    ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %% <exercise>``: a
-    text in triple quotes, if any, and code that leaves the answer in ``answer``.
+        ``book/solutions/<chapter>.py`` has a section for each, which begins with ``# %%
+        <exercise>``: a text in triple quotes, if any, and code that leaves the answer
+        in
+        ``answer``.
     """
     cwd = Path.cwd()
-    folders = [Path(book)] if book else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
-    path = next((p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None)
-    if path is None or CLASS["begun"]:
+    folders = (
+        [Path(book)]
+        if book
+        else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
+    )
+    path = next(
+        (p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None
+    )
+    if path is None or CLASS.begun:
         return {}
-    sections = re.split(r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = re.split(
+        r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     answers = {}
     for name, body in zip(sections[1::2], sections[2::2], strict=True):
         text = re.match(r'\s*"""(.*?)"""', body, flags=re.DOTALL)
@@ -456,7 +479,7 @@ def solution(exercise: str) -> Solution:
     return pick(exercise, answers, "solution")
 
 
-# ---- what checks are made of ---------------------------------------------------------------------
+# ---- what checks are made of ---------------------------------------------------------
 
 
 def number(
@@ -464,8 +487,8 @@ def number(
 ) -> Callable[[Any], str | None]:
     """A test for an answer that is one number, up to a relative ``tolerance``.
 
-    ``wrong`` says which reason to give for a typical wrong answer. Of others the power of ten is
-    compared.
+    ``wrong`` says which reason to give for a typical wrong answer. Of others the power
+    of ten is compared.
     """
 
     def test(answer: Any) -> str | None:
@@ -477,7 +500,8 @@ def number(
                 return reason
         if isinstance(expected, int) and value % 1:
             return "a whole number is asked for"
-        # of the order only: "too large" and "too small" would lead to the answer by halving
+        # of the order only: "too large" and "too small" would lead to the answer by
+        # halving
         order, right = (f"{x:.9e}".partition("e")[2] for x in (value, expected))
         if order == right:
             return f"{value:,.10g} is of the right order, and not right"
@@ -487,10 +511,14 @@ def number(
 
 
 def compared(
-    answer: Any, right: Any, wrong: Mapping[str, Any], otherwise: str, atol: float = 1e-6
+    answer: Any,
+    right: Any,
+    wrong: Mapping[str, Any],
+    otherwise: str,
+    atol: float = 1e-6,
 ) -> str | None:
-    """``None`` if a tensor or number is the right one; the reason of the first of ``wrong`` that it
-    is, if it is one of them; ``otherwise`` if not."""
+    """``None`` if a tensor or number is the right one; the reason of the first of
+    ``wrong`` that it is, if it is one of them; ``otherwise`` if not."""
     import torch
 
     value = torch.as_tensor(answer)
@@ -504,7 +532,8 @@ def compared(
 
 
 def generator(number: int) -> Any:
-    """A generator of the data of checks: the same each time, and another for each student."""
+    """A generator of the data of checks: the same each time, and another for each
+    student."""
     import torch
 
     return torch.Generator().manual_seed(number + seed())
@@ -520,7 +549,8 @@ def drawn(*shape: int, seed: int = 0, **options: Any) -> Any:
 def labelled(
     answer: Any, example: str, call: str, names: tuple[str, ...], about: str
 ) -> str | None:
-    """Why an answer is not what ``example`` shows, {label: method}, of methods with these names;
+    """Why an answer is not what ``example`` shows, {label: method}, of methods with
+    these names;
     ``None`` if it is."""
     from ..core import Method
 

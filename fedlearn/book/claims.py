@@ -1,11 +1,12 @@
-"""What a paper claims beside what was measured here: the table that opens a chapter, the paper's
-statements asked of the stored runs, and the ledger as a page shows it.
+"""What a paper claims beside what was measured here: the table that opens a chapter,
+the paper's statements asked of the stored runs, and the ledger as a page shows it.
 
-``data/chapters/<name>.yaml`` states the rows of the table under ``opening``: what the paper prints
-is read from the ledger, what was measured here from the stored runs. A cell without a run carries
-the command that fills it. Statements stand under ``holds``: what the paper ``says``, the labels of
-two rows of its recipes, ``one`` and ``other``, and what the first should be, ``ahead``, ``level``
-or ``no lower``; ``splits`` and ``data``, if not all; ``runs``, if not those of the three scales.
+``data/<name>/chapter.yaml`` states the rows of the table under ``opening``: what the
+paper prints is read from the ledger, what was measured here from the stored runs. A
+cell without a run carries the command that fills it. Statements stand under ``holds``:
+what the paper ``says``, the labels of two rows of its recipes, ``one`` and ``other``,
+and what the first should be, ``ahead``, ``level`` or ``no lower``; ``splits`` and
+``data``, if not all; ``runs``, if not those of the three scales.
 """
 
 import html
@@ -17,15 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import ledger as claims
-from .. import results
 from ..files import to_json
 from ..history import MEASURES, History
-from ..recipes import SCALES, results_folder
-from ..results import FEW, paired, spread
-from . import datatable
+from ..lab import ledger as claims
+from ..lab import results
+from ..lab.recipes import SCALES, results_folder
+from ..lab.results import FEW, paired, spread
 from .grids import chapter_file
-from .show import Shown, inline, missing, table
+from .show import Shown, inline, missing, sortable, table
 
 if TYPE_CHECKING:
     import pandas
@@ -49,9 +49,9 @@ PAPERS = {
     "fed_repopt": "FedRepOpt",
 }
 HEADS = ("paper", "where", "printed", "recomputed", "verdict", "why")
-RANKS = {"inconsistent": 0, "rounding": 1, "not derivable": 2, "matches": 3}
+VERDICTS = ["inconsistent", "rounding", "not derivable", "matches"]
 
-# ---- the table that opens a chapter --------------------------------------------------------------
+# ---- the table that opens a chapter --------------------------------------------------
 
 
 @cache
@@ -61,8 +61,8 @@ def _ledger() -> dict[str, dict[str, Any]]:
 
 
 def printed(claim: str, k: int | list[int]) -> float:
-    """The k-th number that an entry of the ledger prints, or that of a row and column of its
-    data."""
+    """The k-th number that an entry of the ledger prints, or that of a row and column
+    of its data."""
     entry = _ledger()[claim]
     if isinstance(k, list):
         return float(entry["data"][k[0]][k[1]])
@@ -73,26 +73,32 @@ def printed(claim: str, k: int | list[int]) -> float:
 
 
 def measured(row: dict[str, Any], runs: "pandas.DataFrame") -> list[float]:
-    """One number a seed: the row's measure of the runs with its line's label, and where it says of
-    which task, data set or split (``where``: the beginnings of their names), of those alone."""
+    """One number a seed: the row's measure of the runs with its line's label, and where
+    it says of which task, data set or split (``where``: the beginnings of their names),
+    of those alone."""
     if runs.empty:
         return []
     chosen = runs["label"].str.lower() == str(row["line"]).lower()
     for name, starts in row.get("where", {}).items():
         chosen &= runs[name].str.startswith(tuple(starts))
-    return runs.loc[chosen, row["measure"]].tolist() if chosen.any() else []  # no such column
+    return (
+        runs.loc[chosen, row["measure"]].tolist() if chosen.any() else []
+    )  # no such column
 
 
 def stored(name: str) -> "pandas.DataFrame":
     """The runs of a name, a row each; ``up`` are bytes of one client in a round."""
     runs, rounds = results.tables(results.load(name))
     if len(runs):
-        runs["up"] = (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
+        runs["up"] = (
+            (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
+        )
     return runs
 
 
 def by_label(name: str, **task: Any) -> dict[str, list[History]]:
-    """Stored runs of tasks that are so, such as ``task="detection"``, by label, seed after seed."""
+    """Stored runs of tasks that are so, such as ``task="detection"``, by label, seed
+    after seed."""
     runs: dict[str, list[History]] = {}
     for h in results.load(name):
         if task.items() <= h.meta["task"].items():
@@ -101,8 +107,8 @@ def by_label(name: str, **task: Any) -> dict[str, list[History]]:
 
 
 def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str:
-    """A cell with the two measures of some runs: the last quarter, and in brackets the last test,
-    if the quarter has more tests than this.
+    """A cell with the two measures of some runs: the last quarter, and in brackets the
+    last test, if the quarter has more tests than this.
 
     >>> both([0.8, 0.6], [0.7, 0.7]), both([0.5], [0.5])
     ('0.700 ± 0.000 (0.700 ± 0.141)', '0.500')
@@ -118,15 +124,19 @@ def reached(histories: Sequence[History]) -> str:
 
 
 def dagger(chosen: Iterable[str]) -> str:
-    """The sign behind a number whose option was ``chosen`` on test images, with one seed at least;
-    else nothing."""
+    """The sign behind a number whose option was ``chosen`` on test images, with one
+    seed at least; else nothing."""
     return f" {TESTED}" * ("test" in list(chosen))
 
 
-def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas.DataFrame":
-    """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a row a label
-    and a column a split; of those runs alone that have what ``only`` says, such as
-    ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen on test images."""
+def ends(
+    name: str, form: str = ".3f", times: float = 1, **only: Any
+) -> "pandas.DataFrame":
+    """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a
+    row a label and a column a split; of those runs alone that have what ``only`` says,
+    such as
+    ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen on test
+    images."""
     runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
@@ -144,8 +154,8 @@ def ends(name: str, form: str = ".3f", times: float = 1, **only: Any) -> "pandas
 
 
 def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:
-    """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012", "0" if they
-    are equal, "" if there is no run or no number in the paper."""
+    """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012",
+    "0" if they are equal, "" if there is no run or no number in the paper."""
     seeds = list(values)
     if not seeds or paper is None:
         return ""
@@ -154,11 +164,16 @@ def difference(values: Iterable[float], paper: float | None, digits: int = 4) ->
 
 
 def opening(number: str, name: str) -> Shown:
-    """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was measured here."""
+    """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was
+    measured here."""
     spec = chapter_file(name)["opening"]
-    compared = spec.get("compares", list(spec["here"]))  # columns that the paper's number is for
+    compared = spec.get(
+        "compares", list(spec["here"])
+    )  # columns that the paper's number is for
     runs = {scale: stored(entry["results"]) for scale, entry in spec["here"].items()}
-    seeds: dict[str, set[int]] = {scale: set() for scale in runs}  # how many the rows have
+    seeds: dict[str, set[int]] = {
+        scale: set() for scale in runs
+    }  # how many the rows have
     rows = []
     for row in spec["rows"]:
         paper = printed(*row["paper"])
@@ -190,22 +205,26 @@ def opening(number: str, name: str) -> Shown:
     return table(number, rows, " ".join(spec["caption"].split()), units)
 
 
-# ---- statements ----------------------------------------------------------------------------------
+# ---- statements ----------------------------------------------------------------------
 
 
 def leads(
     runs: "pandas.DataFrame", one: str, other: str, measure: str = MEASURES[1]
 ) -> dict[tuple[str, str], list[float]]:
-    """(data set, split) -> by how many points of accuracy, if nothing else is said by the last
-    quarter, of ``stored`` runs those with the label ``one`` are ahead of those with the label
+    """(data set, split) -> by how many points of accuracy, if nothing else is said by
+    the last quarter, of ``stored`` runs those with the label ``one`` are ahead of those
+    with the label
     ``other``, a number for each seed that both have."""
     if runs.empty:
         return {}
     keys = ["dataset", "partition", "seed"]
-    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[measure]
+    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[
+        measure
+    ]
     ends = ends[~ends.index.duplicated(keep="last")]
     first, second = (
-        100 * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
+        100
+        * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
         for label in (one, other)
     )
     lead = (first - second).dropna().sort_index()
@@ -213,20 +232,24 @@ def leads(
 
 
 def verdict(lead: Sequence[float], wanted: str) -> str:
-    """ "holds", "does not hold" or "cannot be told", by the 95 % interval of at least five seeds;
-    of fewer, in how many it is so.
+    """ "holds", "does not hold" or "cannot be told", by the 95 % interval of at least
+    five seeds; of fewer, in how many it is so.
 
     >>> verdict([2.0, 3.0, 2.0, 3.0, 2.5], "ahead"), verdict([-0.2, 0.4], "level")
     ('holds', 'in 2 of 2 seeds')
     """
     point = POINT + 1e-9  # 20 of 2,000 images are a point, whatever floats make of it
-    least, most = {"ahead": (0, np.inf), "level": (-point, point), "no lower": (-point, np.inf)}[
-        wanted
-    ]
+    least, most = {
+        "ahead": (0, np.inf),
+        "level": (-point, point),
+        "no lower": (-point, np.inf),
+    }[wanted]
     if len(lead) < FEW:
         within = sum(least < points <= most for points in lead)
         return f"in {within} of {len(lead)} seeds"
-    _, low, high, *_ = gap = paired(dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0))
+    _, low, high, *_ = gap = paired(
+        dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0)
+    )
     if least < low and high <= most:
         return "holds"
     fails = high < 0 or (wanted == "level" and gap.sure)
@@ -240,10 +263,13 @@ def _points(lead: Sequence[float]) -> str:
 
 
 def holds(number: str, name: str) -> Shown:
-    """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each here."""
+    """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each
+    here."""
     spec = chapter_file(name)["holds"]
     cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
-    columns: dict[str, str] = {}  # its first cell, if it has no runs: the command for them
+    columns: dict[
+        str, str
+    ] = {}  # its first cell, if it has no runs: the command for them
     for scale, entry in spec.get("runs", _scales(name)).items():
         runs, _ = results.tables(results.load(entry["results"]))
         if runs.empty:
@@ -252,7 +278,9 @@ def holds(number: str, name: str) -> Shown:
         for statement in spec["statements"]:
             pair = statement["one"], statement["other"]
             last, of_both = (leads(runs, *pair, measure=m) for m in MEASURES)
-            those = runs[runs["label"].str.lower().isin([label.lower() for label in pair])]
+            those = runs[
+                runs["label"].str.lower().isin([label.lower() for label in pair])
+            ]
             chosen = those.groupby(["dataset", "partition"])["chosen on"].agg(list)
             for (data, split), lead in of_both.items():
                 asked = data == statement.get("data", data)
@@ -261,32 +289,45 @@ def holds(number: str, name: str) -> Shown:
                     columns[column] = ""
                     row = cells.setdefault((statement["says"], split), {})
                     told, late = (
-                        verdict(x, statement["wanted"]) for x in (lead, last[data, split])
+                        verdict(x, statement["wanted"])
+                        for x in (lead, last[data, split])
                     )
-                    signs = f" {OTHERWISE}" * (told != late) + dagger(chosen[data, split])
+                    signs = f" {OTHERWISE}" * (told != late) + dagger(
+                        chosen[data, split]
+                    )
                     row[column] = told, _points(lead) + signs
     rows = [
         {"the paper says": says, "split": split}
-        | {c: " ".join(row.get(c, ())) or ("" if k else first) for c, first in columns.items()}
+        | {
+            c: " ".join(row.get(c, ())) or ("" if k else first)
+            for c, first in columns.items()
+        }
         for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
     ]
     counts = Counter(outcome for row in cells.values() for outcome, _ in row.values())
-    tally = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told"))
-    caption = f"""What the paper says, asked of stored runs: by how many points of accuracy (mean
-        over the last quarter of the rounds, because curves jump) the first that is named is in
-        front of the second, mean ± standard deviation over the seeds. With {FEW} seeds and more a
-        95 % interval of their mean decides: *ahead* holds if all of it is above zero, *level* if it
-        is within {POINT:g} point of zero, *no lower* if it is above minus {POINT:g}; they do not
-        hold if it lies below zero, and *level* neither if it lies above (so far: {tally}).
-        With fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test says
-        something else. {TESTED}: rates were chosen on test images."""
+    tally = ", ".join(
+        f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told")
+    )
+    caption = f"""What the paper says, asked of stored runs: by how many points of
+        accuracy (mean over the last quarter of the rounds, because curves jump) the
+        first that is named is in front of the second, mean ± standard deviation over
+        the seeds. With {FEW} seeds and more a 95 % interval of their mean decides:
+        *ahead* holds if all of it is above zero, *level* if it is within {POINT:g}
+        point of zero, *no lower* if it is above minus {POINT:g}; they do not hold if it
+        lies below zero, and *level* neither if it lies above (so far: {tally}). With
+        fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test
+        says something else. {TESTED}: rates were chosen on test images."""
     return table(
-        number, rows, " ".join(caption.split()), dict.fromkeys(columns, "points of accuracy")
+        number,
+        rows,
+        " ".join(caption.split()),
+        dict.fromkeys(columns, "points of accuracy"),
     )
 
 
 def _scales(name: str) -> dict[str, dict[str, str]]:
-    """The stored runs of the three scales of a paper's recipes, and the commands for them."""
+    """The stored runs of the three scales of a paper's recipes, and the commands for
+    them."""
     command = f"fedlearn reproduce {name} --scale"
     return {
         scale: {"results": results_folder(name, scale), "command": f"{command} {scale}"}
@@ -294,7 +335,7 @@ def _scales(name: str) -> dict[str, dict[str, str]]:
     }
 
 
-# ---- the ledger ----------------------------------------------------------------------------------
+# ---- the ledger ----------------------------------------------------------------------
 
 
 def ledger_counts(number: str, caption: str) -> Shown:
@@ -305,7 +346,9 @@ def ledger_counts(number: str, caption: str) -> Shown:
         of_paper = [r for r in audited if r.claim["paper"] == paper]
         each = claims.counts(of_paper)
         readings = sum("reading_of" in r.claim for r in of_paper)
-        rows.append({"paper": name, "claims": sum(each.values()), **each, "readings": readings})
+        rows.append(
+            {"paper": name, "claims": sum(each.values()), **each, "readings": readings}
+        )
     total = {k: sum(row[k] for row in rows) for k in rows[0] if k != "paper"}
     rows.append({"paper": "*all*", **total})
     units = {"readings": "not counted as claims"}
@@ -315,7 +358,11 @@ def ledger_counts(number: str, caption: str) -> Shown:
 def as_printed(result: claims.Result) -> str:
     """What the paper prints, and how it is read."""
     c = result.claim
-    read = f'<span class="fl-read">read: {inline(str(c["read"]))}</span>' if c.get("read") else ""
+    read = (
+        f'<span class="fl-read">read: {inline(str(c["read"]))}</span>'
+        if c.get("read")
+        else ""
+    )
     return inline(str(c["printed"])) + read
 
 
@@ -331,36 +378,44 @@ def formula(result: claims.Result) -> str:
     return f"<details><summary>{code}</summary><code>data = {figures}</code></details>"
 
 
-def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[datatable.Cell]:
-    """A claim as a table's cells; its other readings unfold in the last one."""
-    c, computed = result.claim, html.escape(claims.show(result.computed))
-    reason = f'<span id="{c["id"]}">{inline(c["why"])}</span>{formula(result)}'
+def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[str]:
+    """The cells of a claim as HTML. The last one folds the other readings of the
+    claim."""
+    claim = result.claim
+    reason = f'<span id="{claim["id"]}">{inline(claim["why"])}</span>{formula(result)}'
     if readings:
         reason += f"<details><summary>{len(readings)} other readings</summary>"
         for r in readings:
             recomputed = html.escape(claims.show(r.computed))
-            reason += f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, <b>{r.verdict}</b>: '
+            reason += (
+                f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, '
+                f"<b>{r.verdict}</b>: "
+            )
             reason += f"{inline(r.claim['why'])}{formula(r)}</p>"
         reason += "</details>"
-    cells = (PAPERS[c["paper"]], inline(c["where"]), as_printed(result), computed)
-    return [*cells, (result.verdict, RANKS[result.verdict]), reason]
+    return [
+        PAPERS[claim["paper"]],
+        inline(claim["where"]),
+        as_printed(result),
+        html.escape(claims.show(result.computed)),
+        result.verdict,
+        reason,
+    ]
 
 
 def ledger(number: str, caption: str) -> Shown:
-    """All claims as one table, each with its other readings, those that do not hold first."""
+    """All claims as one table, each with its other readings. Inconsistent claims
+    come first."""
+    import pandas
+
     audited = claims.audit()
     readings: dict[str, list[claims.Result]] = {}
     for r in audited:
         if "reading_of" in r.claim:
             readings.setdefault(r.claim["reading_of"], []).append(r)
-    rows = [
-        ledger_row(r, readings.get(r.claim["id"], []))
-        for r in audited
-        if "reading_of" not in r.claim
-    ]
-    rows.sort(key=lambda cells: cells[4][1])
-    units = {"recomputed": ""}
-    return Shown(
-        datatable.table(number, caption, "claims", HEADS, rows, units, "fl-ledger"),
-        f"Table {number}. {caption}\n{claims.report(audited)}",
-    )
+    first = [r for r in audited if "reading_of" not in r.claim]
+    first.sort(key=lambda r: VERDICTS.index(r.verdict))
+    rows = [ledger_row(r, readings.get(r.claim["id"], [])) for r in first]
+    frame = pandas.DataFrame(rows, columns=HEADS)
+    text = f"Table {number}. {caption}\n{claims.report(audited)}"
+    return sortable(number, frame, caption, "fl-ledger", text)

@@ -1,14 +1,12 @@
-"""The exercises of a chapter, and what only the lecturer gets: texts to teach with, and of each
-exercise the reference answer, how it is marked, and which mistakes its check tells apart."""
+"""The exercises of a chapter, and the files for the lecturer: texts to teach with, and
+of each exercise the reference answer and its check.
+"""
 
-import ast
 import inspect
 import re
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from .check import CHAPTERS, Solution, Varied, module_of
@@ -17,12 +15,12 @@ Cell = dict[str, Any]
 SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\((.*)\)[ \t]*\n?", re.MULTILINE)
 CHECK = re.compile(r"\b(?:fl|fedlearn)\.check\(\s*[\"']([\w-]+)")
 PROMPT = re.compile(r"^(?:> ★+ \*\*[^\n]*Exercise|#{2,4} Exercise)", re.MULTILINE)
-PHRASE = re.compile("[a-z]{2} [a-z]+ [a-z]")  # a reason, and not a name
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise of a chapter; one that is answered on paper has no cells of its own."""
+    """An exercise of a chapter; one that is answered on paper has no cells of its
+    own."""
 
     name: str
     prompt: str
@@ -40,11 +38,15 @@ def source(cell: Cell) -> str:
 
 
 def exercises(cells: Iterable[Cell]) -> list[Exercise]:
-    """The exercises of a chapter, in its order; ``ValueError`` for one that lost its check."""
+    """The exercises of a chapter, in its order; ``ValueError`` for one that lost its
+    check."""
     questions: list[Exercise] = []
-    prompt, answers, checked = "", {}, set()
+    prompt = ""
+    answers = {}
+    checked = set()
     for cell in cells:
-        text, grade = source(cell), cell.get("metadata", {}).get("nbgrader", {})
+        text = source(cell)
+        grade = cell.get("metadata", {}).get("nbgrader", {})
         name = grade.get("grade_id", "").removesuffix("-check")
         shown = SOLUTION.fullmatch(text.strip() + "\n")
         checked.update(CHECK.findall(text))
@@ -65,7 +67,7 @@ def exercises(cells: Iterable[Cell]) -> list[Exercise]:
     return questions
 
 
-# ---- for the lecturer ----------------------------------------------------------------------------
+# ---- for the lecturer ----------------------------------------------------------------
 
 
 def rubric(exercise: Exercise, answer: Solution | None) -> str:
@@ -80,62 +82,38 @@ def rubric(exercise: Exercise, answer: Solution | None) -> str:
     return "\n".join([share, "", *rows, "", answer.text])
 
 
-def reasons(test: Any) -> Iterator[str]:
-    """What a check says of wrong answers; "..." stands for what depends on the answer."""
-    test = test.build(**test.given()) if isinstance(test, Varied) else test
-    free = inspect.getclosurevars(test)
-    if "wrong" in free.nonlocals:  # a number
-        yield from (free.nonlocals["wrong"] or {}).values()
-        return
-    tree = ast.parse(textwrap.dedent(inspect.getsource(test))).body[0]
-    pieces = {
-        id(part)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr)
-        for part in node.values
-    }
-    for node in ast.walk(tree):
-        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-        texts = [p.value if isinstance(p, ast.Constant) else "..." for p in parts]
-        text = "".join(t for t in texts if isinstance(t, str))
-        written = isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in pieces
-        if written and PHRASE.search(text) and text != ast.get_docstring(tree, clean=False):  # type: ignore
-            yield " ".join(text.split())
-    for other in free.globals.values():
-        yield from phrases(other)
-        if isinstance(other, FunctionType) and other.__module__ == test.__module__:
-            yield from reasons(other)
-        elif isinstance(other, FunctionType) and "wrong" in inspect.getclosurevars(other).nonlocals:
-            yield from reasons(other)
-
-
-def phrases(value: Any) -> Iterator[str]:
-    """The reasons in a table of cases."""
-    if isinstance(value, dict | tuple | list):
-        for part in (*value, *(value.values() if isinstance(value, dict) else ())):
-            yield from phrases(part)
-    elif isinstance(value, str) and PHRASE.search(value):
-        yield value
+def mistakes(test: Any) -> str:
+    """The wrong answers that a check of a number knows, or the code of a check."""
+    if isinstance(test, Varied):
+        test = test.build(**test.given())
+    wrong = inspect.getclosurevars(test).nonlocals.get("wrong")
+    if wrong:
+        return "\n".join(f"* {reason}" for reason in wrong.values())
+    return f"```python\n{inspect.getsource(test)}```"
 
 
 def section(exercise: Exercise, page: Path, answer: Solution) -> str:
     """An exercise in the lecturer's list."""
     marker = "its check" if exercise.check else "hand"
-    head = f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, marked by {marker}.*"
+    head = (
+        f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, "
+        f"marked by {marker}.*"
+    )
     if not exercise.check:
         return f"{head}\n\n{rubric(exercise, answer)}\n"
-    tests = module_of(exercise.name).EXERCISES
-    mistakes = [*dict.fromkeys(reasons(tests[exercise.name]))]
-    bullets = "\n".join(f"* {reason}" for reason in mistakes)
+    test = module_of(exercise.name).EXERCISES[exercise.name]
     code = f"```python\n{answer.code}\n```"
-    return f"{head}\n\n{answer.text}\n\n{code}\n\nIts check tells apart:\n\n{bullets}\n"
+    return f"{head}\n\n{answer.text}\n\n{code}\n\nIts check:\n\n{mistakes(test)}\n"
 
 
 def guide(
     book: Path, asked: dict[Path, list[Exercise]], answers: dict[str, Solution]
 ) -> dict[str, str]:
     """The files for the lecturer, by their names."""
-    texts = {p.name: p.read_text(encoding="utf-8") for p in sorted((book / "teach").glob("*.md"))}
+    texts = {
+        p.name: p.read_text(encoding="utf-8")
+        for p in sorted((book / "teach").glob("*.md"))
+    }
     texts.pop("students.md", None)
     if "lecturer.md" in texts:
         texts["README.md"] = texts.pop("lecturer.md")
@@ -146,12 +124,13 @@ def guide(
         sections = []
         for page, exercises in asked.items():
             for e in (
-                e for e in exercises if e.name in answers and e.name.split("-")[0] == chapter
+                e
+                for e in exercises
+                if e.name in answers and e.name.split("-")[0] == chapter
             ):
                 sections.append(section(e, page, answers[e.name]))
-                rows.append(
-                    f"{e.name},{page},{e.points},{'by its check' if e.check else 'by hand'}"
-                )
+                marker = "by its check" if e.check else "by hand"
+                rows.append(f"{e.name},{page},{e.points},{marker}")
         if sections:
             texts[f"solutions/{chapter}.md"] = "\n".join([f"# {chapter}\n", *sections])
     return texts | {"exercises.csv": "\n".join([*rows, ""])}

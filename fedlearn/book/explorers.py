@@ -1,8 +1,9 @@
-"""Explorers of a chapter's methods: stored runs under sliders, drawn by Vega in the page; and a
-panel that trains what is asked for, where there is a kernel.
+"""Explorers of a chapter's methods: stored runs under sliders, drawn by Vega in the
+page; and a panel that trains what is asked for, where there is a kernel.
 
-FedAvg is always in the picture. The reader guesses first: a dotted line stands at the guess, and
-the method appears when "show" is ticked. In Jupyter ``guess`` comes from the cell above.
+FedAvg is always in the picture. The reader guesses first: a dotted line stands at the
+guess, and the method appears when "show" is ticked. In Jupyter ``guess`` comes from the
+cell above.
 """
 
 from collections.abc import Mapping
@@ -15,43 +16,73 @@ from .show import Chart, Shown, chart
 if TYPE_CHECKING:
     from ..history import History
 
-ROUNDS, BYTES = "rounds", "kilobytes of one client"
+ROUNDS = "rounds"
+BYTES = "kilobytes of one client"
 
 
 def control(column: str, spec: dict[str, Any], values: list[Any]) -> dict[str, Any]:
-    """A Vega parameter: a slider over evenly spaced numbers, radio buttons otherwise."""
+    """A Vega parameter: a slider over evenly spaced numbers, radio buttons
+    otherwise."""
     from .vega import choice, slider
 
     numbers = all(isinstance(v, int | float) for v in values)
-    steps = {round(b - a, 9) for a, b in zip(values, values[1:], strict=False)} if numbers else {0}
+    steps = (
+        {round(b - a, 9) for a, b in zip(values, values[1:], strict=False)}
+        if numbers
+        else {0}
+    )
     if spec["start"] not in values:
-        raise ValueError(f"{column} starts at {spec['start']!r}, which is none of {values}.")
+        raise ValueError(
+            f"{column} starts at {spec['start']!r}, which is none of {values}."
+        )
     if numbers and len(steps) == 1:
-        return slider(column, spec["name"], spec["start"], values[0], values[-1], steps.pop())
+        return slider(
+            column, spec["name"], spec["start"], values[0], values[-1], steps.pop()
+        )
     return choice(column, spec["name"], values, spec["start"])
 
 
-def explorer(number: str, name: str, caption: str, alt: str, guess: float | None = None) -> Chart:
-    """The chart over the grid of the chapter ``name``: accuracy against rounds or bytes.
+def explorer(
+    number: str, name: str, caption: str, alt: str, guess: float | None = None
+) -> Chart:
+    """The chart over the grid of the chapter ``name``: accuracy against rounds or
+    bytes.
 
-    ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to the slider in
-    the picture and hides the method until the reader asks to see it.
+        ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to
+        the slider in the picture and hides the method until the reader asks to see it.
     """
     from . import vega
     from .vega import DOTTED, GREY, LEGEND, ONE, choice, layered, slider, tick
     from .vega import alt as altair
 
-    spec, rows = chapter_file(name)["explorer"], grid(name)
+    spec = chapter_file(name)["explorer"]
+    rows = grid(name)
     if guess is not None and not 0 <= guess <= 1:
         raise ValueError(f"A guess is an accuracy from 0 to 1, not {guess!r}.")
-    rows = rows.assign(kb=(rows["up"] + rows["down"]) / 1e3).drop(columns=["up", "down"])
-    rows = rows.astype(object).where(rows.notna(), None)  # a control that is not a line's own
-    controls, asked = spec["controls"], spec["guess"]
+    rows = rows.assign(kb=(rows["up"] + rows["down"]) / 1e3).drop(
+        columns=["up", "down"]
+    )
+    rows = rows.astype(object).where(
+        rows.notna(), None
+    )  # a control that is not a line's own
+    controls = spec["controls"]
+    asked = spec["guess"]
     params = [
-        slider("guess", asked["name"], asked["start"] if guess is None else guess, 0, 1, 0.01),
+        slider(
+            "guess",
+            asked["name"],
+            asked["start"] if guess is None else guess,
+            0,
+            1,
+            0.01,
+        ),
         tick("reveal", f"show {asked['line']} and its rival", guess is not None),
         *(
-            control(column, entry, list(dict.fromkeys(v for v in rows[column] if v is not None)))
+            control(
+                column,
+                entry,
+                list(dict.fromkeys(v for v in rows[column] if v is not None)),
+            )
             for column, entry in controls.items()
         ),
         choice("against", "against", [ROUNDS, BYTES]),
@@ -61,13 +92,17 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
     shared = (
         altair.Chart(altair.InlineData(values=rows.to_dict("records")))
         .transform_filter(f"{chosen} && (reveal || datum.line == '{lines[0]}')")
-        .transform_calculate(x=f"against == '{ROUNDS}' ? datum.round : log(datum.kb) / LN10")
+        .transform_calculate(
+            x=f"against == '{ROUNDS}' ? datum.round : log(datum.kb) / LN10"
+        )
     )
     label = (
         f"against == '{ROUNDS}' ? (datum.value % 1 ? '' : 'round ' + datum.value) : "
         "format(pow(10, datum.value), '.3~s') + ' kB'"
     )
-    axis = altair.Axis(title=None, grid=True, tickCount=6, labelExpr=label, labelOverlap=True)
+    axis = altair.Axis(
+        title=None, grid=True, tickCount=6, labelExpr=label, labelOverlap=True
+    )
     x = altair.X("x:Q", axis=axis, scale=altair.Scale(zero=False))
     side = {"scale": {"domain": [0, 1]}, "title": "test accuracy"}
     legend = LEGEND | {"symbolSize": 90}
@@ -90,10 +125,14 @@ def explorer(number: str, name: str, caption: str, alt: str, guess: float | None
         .encode(x, altair.Y("low:Q", **side), altair.Y2("high"), colour),
         altair.Chart()
         .mark_line(point={"size": 45}, strokeWidth=2)
-        .encode(x, altair.Y("accuracy:Q", **side), colour, dash, shape, tooltip=tooltip),
+        .encode(
+            x, altair.Y("accuracy:Q", **side), colour, dash, shape, tooltip=tooltip
+        ),
         altair.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(y=at_guess),
         altair.Chart(ONE)
-        .mark_text(align="right", baseline="bottom", dx=-4, dy=-2, color=GREY, text=words)
+        .mark_text(
+            align="right", baseline="bottom", dx=-4, dy=-2, color=GREY, text=words
+        )
         .encode(x=altair.value("width"), y=at_guess),
     ]
     units = {column: entry.get("unit", "") for column, entry in controls.items()}
@@ -115,16 +154,18 @@ class Explorer(Shown):
         display(panel(self.name))
 
 
-def explore(number: str, name: str, caption: str, alt: str, guess: float | None = None) -> Explorer:
-    """The stored runs of a chapter under sliders, and where there is a kernel a panel of the same
-    controls that trains what is chosen.
+def explore(
+    number: str, name: str, caption: str, alt: str, guess: float | None = None
+) -> Explorer:
+    """The stored runs of a chapter under sliders, and where there is a kernel a panel
+    of the same controls that trains what is chosen.
 
     Parameters
     ----------
     number, caption, alt : str
         Of the figure: "4.5", what stands below it, and what there is to see.
     name : str
-        A chapter with a file in ``data/grids``.
+        A chapter with a file in ``data/<chapter>/grid.json``.
     guess : float, optional
         The reader's accuracy, 0 to 1; without it a slider asks for one.
 
@@ -141,11 +182,16 @@ def explore(number: str, name: str, caption: str, alt: str, guess: float | None 
     return Explorer(explorer(number, name, caption, alt, guess), name)
 
 
-def train_chosen(name: str, clients: int, chosen: Mapping[str, Any]) -> "dict[str, History]":
-    """A run of each line of a chapter's grid at these positions of the controls, with seed 0."""
-    spec, histories = chapter_file(name)["grid"], {}
+def train_chosen(
+    name: str, clients: int, chosen: Mapping[str, Any]
+) -> "dict[str, History]":
+    """A run of each line of a chapter's grid at these positions of the controls,
+    with seed 0."""
+    spec = chapter_file(name)["grid"]
+    histories = {}
     for line, of_line in spec["lines"].items():
-        position, split = chosen.get(of_line.get("control")), None
+        position = chosen.get(of_line.get("control"))
+        split = None
         if "splits" in spec and "partition" not in of_line:
             split = chosen[spec["splits"]["control"]]
         histories[line] = trained(experiment(spec, line, clients, position, 0, split))
@@ -153,18 +199,24 @@ def train_chosen(name: str, clients: int, chosen: Mapping[str, Any]) -> "dict[st
 
 
 def panel(name: str) -> Any:
-    """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on the site.)"""
-    with extra("book"):
+    """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on
+    the site.)"""
+    with extra("lesson"):
         import ipywidgets as W
 
     from ..plot import panels
     from .show import figure
 
     spec = chapter_file(name)
-    lines, controls = spec["grid"]["lines"].values(), spec["explorer"]["controls"]
-    positions = {line["control"]: list(line["positions"]) for line in lines if "control" in line}
+    lines = spec["grid"]["lines"].values()
+    controls = spec["explorer"]["controls"]
+    positions = {
+        line["control"]: list(line["positions"]) for line in lines if "control" in line
+    }
     if "splits" in spec["grid"]:
-        positions[spec["grid"]["splits"]["control"]] = list(spec["grid"]["splits"]["positions"])
+        positions[spec["grid"]["splits"]["control"]] = list(
+            spec["grid"]["splits"]["positions"]
+        )
     positions["clients"] = [2, 3, *spec["grid"]["clients"]]
     look = {"style": {"description_width": "initial"}, "layout": W.Layout(width="95%")}
     chosen = {
@@ -176,7 +228,8 @@ def panel(name: str) -> Any:
         )
         for column, entry in controls.items()
     }
-    button, picture = W.Button(description="Train this here"), W.HTML()
+    button = W.Button(description="Train this here")
+    picture = W.HTML()
 
     def train(_: object = None) -> None:
         button.disabled, picture.value = True, "training, some seconds ..."

@@ -1,4 +1,5 @@
-"""Chapter 5, Fed-KGF: its explorers, a table of stored runs, and the checks of the exercises."""
+"""Chapter 5, Fed-KGF: its explorers, a table of stored runs, and the checks of the
+exercises."""
 
 from collections.abc import Callable
 from random import Random
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
-    """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and beta. Grey:
-    where the size of w lies from ``low`` to ``high``."""
+    """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and
+    beta. Grey: where the size of w lies from ``low`` to ``high``."""
     from .vega import BLUE, BOLD, GREY, ONE, ORANGE, alt, layered, point_at, slider
 
     x = alt.X("x:Q", title="w", scale=alt.Scale(domain=[-0.6, 0.6], nice=False))
@@ -26,8 +27,10 @@ def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
     slope = f"({at_zero} ? 0 : beta * pow(abs(w), beta - 1))"
     share = f"({at_zero} ? 0 : pow(abs(w), beta) / (pow(abs(w), beta) + alpha))"
     text = (
-        f"['w\u2032 = ' + format({value}, '+.4f') + ', from the power: ' + format({share}, '.1%'), "
-        f"'slope: ' + format({slope}, '.2~g') + ', jump at 0: ' + format(2 * alpha, '.2f')]"
+        f"['w\u2032 = ' + format({value}, '+.4f') + ', from the power: "
+        f"' + format({share}, '.1%'), "
+        f"'slope: ' + format({slope}, '.2~g') + ', jump at 0: ' + "
+        f"format(2 * alpha, '.2f')]"
     )
     sizes = alt.InlineData(values=[{"x": -high, "x2": -low}, {"x": low, "x2": high}])
     return layered(
@@ -38,9 +41,15 @@ def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
             slider("beta", "exponent \u03b2", 4, 2, 10, 0.25),
         ],
         [
-            alt.Chart(sizes).mark_rect(color=GREY, opacity=0.25).encode(x, alt.X2("x2")),
-            alt.Chart(alt.sequence(-0.5975, 0.5985, 0.005, as_="x"))  # 0 itself is between two
-            .transform_calculate(y=kernel.format("datum.x"), half="datum.x < 0 ? 'left' : 'right'")
+            alt.Chart(sizes)
+            .mark_rect(color=GREY, opacity=0.25)
+            .encode(x, alt.X2("x2")),
+            alt.Chart(
+                alt.sequence(-0.5975, 0.5985, 0.005, as_="x")
+            )  # 0 itself is between two
+            .transform_calculate(
+                y=kernel.format("datum.x"), half="datum.x < 0 ? 'left' : 'right'"
+            )
             .mark_line(color=BLUE, strokeWidth=2.5)
             .encode(x, y, detail="half:N"),
             alt.Chart(alt.InlineData(values=[{"end": -0.15}, {"end": 0.15}]))
@@ -58,9 +67,11 @@ def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
     )
 
 
-# ---- a layer that learns a few kernels, and who sends which module -------------------------------
+# ---- a layer that learns a few kernels, and who sends which module -------------------
 
-LAST, PULL = 20, 0.88  # rounds; what a round leaves of the way to the shape that is learned
+# rounds; what a round leaves of the way to the shape that is learned
+LAST = 20
+PULL = 0.88
 SHAPES = [
     [0.25, 0.05, -0.25, 0.25, 0.05, -0.25, 0.25, 0.05, -0.25],
     [-0.15, 0.25, -0.15, -0.15, 0.25, -0.15, -0.15, 0.25, -0.15],
@@ -70,8 +81,9 @@ SHAPES = [
 
 
 def watch_round() -> dict[str, Any]:
-    """A layer of eight kernels, of which m are learned and the others made from them, and below it
-    the deal of ten modules to ten clients, under sliders for the round and for m."""
+    """A layer of eight kernels, of which m are learned and the others made from them,
+    and below it the deal of ten modules to ten clients, under sliders for the round and
+    for m."""
     from .vega import BOLD, GREY, ONE, WORDS, alt, layered, signed, slider
 
     dice = Random(5)
@@ -86,7 +98,10 @@ def watch_round() -> dict[str, Any]:
         *({"name": name, "value": value} for name, value in fixed.items()),
     ]
     wide = {"axis": None, "scale": {"domain": [0, 29], "nice": False}}
-    high = {"axis": None, "scale": {"domain": [17.2, -1.1], "nice": False, "zero": False}}
+    high = {
+        "axis": None,
+        "scale": {"domain": [17.2, -1.1], "nice": False, "zero": False},
+    }
 
     def at(x: str, y: str, *ends: Any) -> tuple[Any, ...]:
         return alt.X(f"{x}:Q", **wide), alt.Y(f"{y}:Q", **high), *ends
@@ -105,7 +120,10 @@ def watch_round() -> dict[str, Any]:
         copy="datum.p >= m",
         b="beta[datum.p][datum.c]",
         jump=f"datum.copy && datum.w * ({weight.format('(round - 1)')}) < 0 ? 1 : 0",
-        made="(datum.w < 0 ? -1 : 1) * (pow(abs(datum.w), datum.b) + alpha[datum.p][datum.c])",
+        made=(
+            "(datum.w < 0 ? -1 : 1) * (pow(abs(datum.w), datum.b) + "
+            "alpha[datum.p][datum.c])"
+        ),
         slope="datum.b * pow(abs(datum.w), datum.b - 1)",
         value="datum.copy ? datum.made : datum.w",
         x="datum.p * 3.65 + datum.c % 3",
@@ -133,10 +151,13 @@ def watch_round() -> dict[str, Any]:
         module="'' + (datum.j + 1)",
     )
     summary = (
-        "datum.jumps + ' copied cells jump, the rest move ' + format(datum.slope, '.2f') + "
+        "datum.jumps + ' copied cells jump, the rest move ' + "
+        "format(datum.slope, '.2f') + "
         "' as far as w'"
     )
-    owner = "'10 comes from the client with mostly ' + indexof(deals[round - 1], 9) + 's'"
+    owner = (
+        "'10 comes from the client with mostly ' + indexof(deals[round - 1], 9) + 's'"
+    )
     colour = alt.Color("value:Q", scale=alt.Scale(**signed(0.3)), legend=None)
     sends = alt.condition("datum.sent", alt.value(GREY), alt.value("transparent"))
     middle = {"align": "center", "baseline": "middle", "fontSize": 12, "color": GREY}
@@ -167,7 +188,9 @@ def watch_round() -> dict[str, Any]:
         deal.transform_filter("datum.k == 0")
         .mark_text(**middle)
         .encode(*at("mx", "above"), text="module:N"),
-        alt.Chart(ONE).mark_text(**WORDS, baseline="middle", text="module").encode(**left(5.7)),
+        alt.Chart(ONE)
+        .mark_text(**WORDS, baseline="middle", text="module")
+        .encode(**left(5.7)),
         alt.Chart(ONE).mark_text(**BOLD, text=alt.ExprRef(owner)).encode(**left(16.8)),
     ]
     return layered(320, params, layers, view={"stroke": None})
@@ -179,7 +202,13 @@ def beside_paper() -> "pandas.DataFrame":
 
     from .claims import ends, printed
 
-    methods = "Fed-KGF", "FedPM", "FedAvg", "Fed-KGF without MU", "module uploading alone"
+    methods = (
+        "Fed-KGF",
+        "FedPM",
+        "FedAvg",
+        "Fed-KGF without MU",
+        "module uploading alone",
+    )
     said = [printed("fed_kgf-cifar-accuracies", k) / 100 for k in (0, 1)]
     paper = pandas.DataFrame([[*said, "", "", ""]], ["paper, CIFAR-10"], methods)
     here = [
@@ -231,22 +260,26 @@ def alike(dataset: str) -> dict[str, list[History]]:
 def within(
     runs: dict[str, list[History]], sent: Callable[[History], Any]
 ) -> dict[str, list[float]]:
-    """The last accuracy of each run within the bytes that Fed-KGF sends in its whole run, by label;
-    a run whose first test comes later has none."""
-    most, last = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001, {}
+    """The last accuracy of each run within the bytes that Fed-KGF sends in its whole
+    run, by label; a run whose first test comes later has none."""
+    most = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001
+    last = {}
     for label, histories in runs.items():
         last[label] = []
         for h in histories:
             total = sent(h).cumsum()
-            tests = [r["accuracy"] for r in h.evaluated if total[r["round"] - 1] <= most]
+            tests = [
+                r["accuracy"] for r in h.evaluated if total[r["round"] - 1] <= most
+            ]
             last[label] += tests[-1:]
     return last
 
 
 def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
-    """Stored runs where clients are alike: accuracy late in the run, and where each stands when it
-    has sent as much as Fed-KGF in its whole run, up and down or up alone."""
-    from ..results import spread
+    """Stored runs where clients are alike: accuracy late in the run, and where each
+    stands when it has sent as much as Fed-KGF in its whole run, up and down or up
+    alone."""
+    from ..lab.results import spread
     from .claims import dagger, reached
 
     runs = alike(dataset)
@@ -263,7 +296,10 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
                 for way in ("up", "down")
             }
             row["all rounds"] = reached(histories)
-            row |= {way: spread(last[label]) if last[label] else "" for way, last in equal.items()}
+            row |= {
+                way: spread(last[label]) if last[label] else ""
+                for way, last in equal.items()
+            }
             rows.append(row)
     return rows
 
@@ -282,8 +318,8 @@ def cut(history: History, rounds: int) -> History:
 
 
 def more_training() -> list[dict[str, Any]]:
-    """What they have reached on the way, and after what share of the paper's passes over its
-    images."""
+    """What they have reached on the way, and after what share of the paper's passes
+    over its images."""
     from .claims import reached
 
     runs = longer()
@@ -294,7 +330,7 @@ def more_training() -> list[dict[str, Any]]:
     ]
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch.Tensor:
@@ -302,19 +338,27 @@ def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch
 
 
 def gradient(answer: Function) -> Reasons:
-    """answer(w [m, in, k, k], beta [n, in, k, k], g [n, in, k, k]) -> [m, in, k, k]: g is the
-    gradient by the generated kernels; what reaches w is g times Eq. (5.2), summed over copies."""
+    """answer(w [m, in, k, k], beta [n, in, k, k], g [n, in, k, k]) -> [m, in, k, k]: g
+    is the gradient by the generated kernels; what reaches w is g times Eq. (5.2),
+    summed over copies."""
     for m, n in ((3, 6), (3, 7), (4, 2)):
-        w, g = uniform((m, 2, 3, 3), -0.9, 0.9, 1), uniform((n, 2, 3, 3), -1, 1, 2)
+        w = uniform((m, 2, 3, 3), -0.9, 0.9, 1)
+        g = uniform((n, 2, 3, 3), -1, 1, 2)
         w[0, 0, 0, 0] = 0.0
-        beta, bases = uniform((n, 2, 3, 3), 2.0, 10.0, 3), torch.arange(n) % m
-        before, got = w.clone(), answer(w, beta, g)
-        yield not torch.equal(w.detach(), before) and "it changes the base kernels that it is given"
+        beta = uniform((n, 2, 3, 3), 2.0, 10.0, 3)
+        bases = torch.arange(n) % m
+        before = w.clone()
+        got = answer(w, beta, g)
+        yield (
+            not torch.equal(w.detach(), before)
+            and "it changes the base kernels that it is given"
+        )
         if tuple(got.shape) == (n, 2, 3, 3):
             yield "a base kernel has one gradient, and it is the sum over its copies"
         if tuple(got.shape) != (m, 2, 3, 3):
             yield f"it returns the shape {list(got.shape)} for {m} base kernels"
-        copies, blocks = w[bases], torch.arange(n) // -(-n // m)
+        copies = w[bases]
+        blocks = torch.arange(n) // -(-n // m)
         slope = beta * copies.abs() ** (beta - 1)
 
         def summed(each: torch.Tensor, index: torch.Tensor = bases) -> torch.Tensor:
@@ -325,55 +369,79 @@ def gradient(answer: Function) -> Reasons:
         in_blocks = beta * w[blocks].abs() ** (beta - 1)
         count = bases.bincount(minlength=m).clamp(min=1)[:, None, None, None]
         wrong = {
-            "that is the mean over the copies; their gradients add up": summed(g * slope) / count,
+            "that is the mean over the copies; their gradients add up": summed(
+                g * slope
+            )
+            / count,
             "`out[index] += ...` keeps only one of several equal indices; "
             "use `index_add_`, or a loop": last,
             "the slopes still have to be multiplied by g": summed(slope),
-            "the slope has no sign: that of w stands in (5.1) and in the derivative of |w|": summed(
-                g * slope * copies.sign()
-            ),
+            (
+                "the slope has no sign: that of w stands in (5.1) and in the "
+                "derivative of |w|"
+            ): summed(g * slope * copies.sign()),
             "the factor beta is missing": summed(g * copies.abs() ** (beta - 1)),
             "the exponent falls by one": summed(g * beta * copies.abs() ** beta),
             "kernel i comes from base kernel i mod m": summed(g * in_blocks, blocks),
         }
         otherwise = (
-            f"with {m} base kernels and {n} generated ones the values are not those of (5.2)"
+            f"with {m} base kernels and {n} generated ones the values are "
+            f"not those of (5.2)"
         )
         yield compared(got, summed(g * slope), wrong, otherwise)
 
 
 @varied(
-    base_kernels=(16, range(4, 64)), channels=(512, range(128, 800)), classes=(10, range(2, 200))
+    base_kernels=(16, range(4, 64)),
+    channels=(512, range(128, 800)),
+    classes=(10, range(2, 200)),
 )
 def upload(base_kernels: int, channels: int, classes: int) -> Any:
-    """The last two modules of ResNet-18 with base kernels, batch statistics included."""
-    base, whole = base_kernels * channels * 9, channels * channels * 9
-    norm, dense = 4 * channels, channels * classes + classes
+    """The last two modules of ResNet-18 with base kernels, batch statistics
+    included."""
+    base = base_kernels * channels * 9
+    whole = channels * channels * 9
+    norm = 4 * channels
+    dense = channels * classes + classes
     return number(
         base + norm + dense,
         {
-            base + norm // 2 + dense: "the running mean and variance of batch normalisation"
-            " travel, too",
+            base
+            + norm // 2
+            + dense: "the running mean and variance of batch normalisation travel, too",
             base + dense: "batch normalisation belongs to the module",
             base + norm + channels * classes: "the dense layer has biases",
             base + norm: "the dense layer is the second module of the group",
-            whole + norm + dense: "that is the whole convolution; only its base kernels travel",
-            base + 4 * base_kernels + dense: f"batch normalisation has all {channels} channels,"
+            whole
+            + norm
+            + dense: "that is the whole convolution; only its base kernels travel",
+            base
+            + 4 * base_kernels
+            + dense: f"batch normalisation has all {channels} channels,"
             " whoever made them",
-            4 * (base + norm + dense): "that is the number of bytes; the question is for numbers",
+            4
+            * (
+                base + norm + dense
+            ): "that is the number of bytes; the question is for numbers",
         },
     )
 
 
 def smooth(function: Function) -> Reasons:
-    """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at most
-    alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where
-    w is 0.1 or more, and with a power in it."""
-    w, tiny = uniform((200,), 0.1, 1.0, 4), torch.full((200,), 1e-6)
-    alpha, beta = uniform((200,), 1e-3, 0.1, 5), uniform((200,), 2.0, 10.0, 6)
-    right, left = function(w, alpha, beta), function(-w, alpha, beta)
+    """function(w, alpha, beta), entry by entry: odd, with the sign of w, a change of at
+    most alpha / 10 from -1e-6 to 1e-6, at least alpha / 2 in size where w is 0.1 or
+    more, and with a power in it."""
+    w = uniform((200,), 0.1, 1.0, 4)
+    tiny = torch.full((200,), 1e-6)
+    alpha = uniform((200,), 1e-3, 0.1, 5)
+    beta = uniform((200,), 2.0, 10.0, 6)
+    right = function(w, alpha, beta)
+    left = function(-w, alpha, beta)
     if right.shape != w.shape:
-        yield f"it returns the shape {list(right.shape)} for entries of shape {list(w.shape)}"
+        yield (
+            f"it returns the shape {list(right.shape)} for entries of shape "
+            f"{list(w.shape)}"
+        )
     odd = torch.allclose(right, -left, atol=1e-6)
     yield not odd and "it is not odd: w and -w have to give opposite values"
     jump = (function(tiny, alpha, beta) - function(-tiny, alpha, beta)).abs()

@@ -1,5 +1,5 @@
-"""Chapter 6, FedMMD and FedFusion: its explorers, a figure of stored runs, and the checks of its
-exercises."""
+"""Chapter 6, FedMMD and FedFusion: its explorers, a figure of stored runs, and the
+checks of its exercises."""
 
 import random
 from typing import TYPE_CHECKING, Any
@@ -12,23 +12,43 @@ if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
 
 
-# ---- two clouds, and the pull between them -------------------------------------------------------
+# ---- two clouds, and the pull between them -------------------------------------------
 
-POINTS, WANTS, STIFF = 10, 4.0, 0.03  # of each cloud; where its own task wants the local one
-ONE_OF, OTHER = f"[datum.pair % {POINTS}]", f"[floor(datum.pair / {POINTS})]"
+# of each cloud; where its own task wants the local one
+POINTS = 10
+WANTS = 4.0
+STIFF = 0.03
+ONE_OF = f"[datum.pair % {POINTS}]"
+OTHER = f"[floor(datum.pair / {POINTS})]"
 BELL = "exp(-(pow({0}, 2) + pow({1}, 2)) / (2 * w))"  # one radial basis function
 WITHIN = [f"(a{axis}{ONE_OF} - a{axis}{OTHER})" for axis in "xy"]
-PAIR = (  # MMD^2 of the frozen points a and the local ones s a + (x, 0), its part of one pair
-    f"{BELL.format(*WITHIN)} + {BELL.format(*(f's * {apart}' for apart in WITHIN))} - "
-    f"2 * {BELL.format(f'(ax{ONE_OF} - s * ax{OTHER} - datum.x)', f'(ay{ONE_OF} - s * ay{OTHER})')}"
+# MMD^2 of the frozen points a and the local ones s a + (x, 0), its part of one pair
+ACROSS = f"(ax{ONE_OF} - s * ax{OTHER} - datum.x)"
+ALONG = f"(ay{ONE_OF} - s * ay{OTHER})"
+SCALED = [f"s * {apart}" for apart in WITHIN]
+PAIR = (
+    f"{BELL.format(*WITHIN)} + {BELL.format(*SCALED)} - "
+    f"2 * {BELL.format(ACROSS, ALONG)}"
 )
 
 
 def two_clouds() -> dict[str, Any]:
-    """A frozen cloud and a local one that a slider moves; below them MMD^2 and the client's loss at
-    every place, computed from the points. Training walks down the loss from the frozen cloud."""
+    """A frozen cloud and a local one that a slider moves; below them MMD^2 and the
+    client's loss at every place, computed from the points. Training walks down the loss
+    from the frozen cloud."""
     from . import vega
-    from .vega import BLUE, BOLD, DOTTED, GREEN, GREY, ORANGE, alt, layered, series, slider
+    from .vega import (
+        BLUE,
+        BOLD,
+        DOTTED,
+        GREEN,
+        GREY,
+        ORANGE,
+        alt,
+        layered,
+        series,
+        slider,
+    )
 
     dice = random.Random(8)
     ax, ay = ([round(dice.gauss(0, 0.7), 2) for _ in range(POINTS)] for _ in range(2))
@@ -39,7 +59,9 @@ def two_clouds() -> dict[str, Any]:
         .transform_flatten(["pair"])
         .transform_calculate(part=PAIR)
         .transform_aggregate(mmd="mean(part)", groupby=["x"])
-        .transform_calculate(total=f"{STIFF} * pow(datum.x - {WANTS}, 2) + lam * datum.mmd")
+        .transform_calculate(
+            total=f"{STIFF} * pow(datum.x - {WANTS}, 2) + lam * datum.mmd"
+        )
     )
     names = {0: "as downloaded", WANTS: "what its own task wants"}
     label = " : ".join(f"datum.value == {v} ? '{name}'" for v, name in names.items())
@@ -48,19 +70,25 @@ def two_clouds() -> dict[str, Any]:
     scale = alt.Scale(domain=[0, 4], nice=False)
     side = {"scale": scale, "title": None, "axis": alt.Axis(values=[0, 1, 2])}
     legend = {"orient": "bottom", "title": None, "symbolSize": 90, "columns": 1}
-    lines, clouds = ["MMD²", "loss: task + λ MMD²"], ["frozen global stream", "local stream"]
+    lines = ["MMD²", "loss: task + λ MMD²"]
+    clouds = ["frozen global stream", "local stream"]
     colour = series(alt.Color, "line", lines, [BLUE, ORANGE], legend)
     dash = series(alt.StrokeDash, "line", lines, [[1, 0], [6, 3]], legend)
     fill = series(alt.Fill, "cloud", clouds, [GREY, GREEN], legend)
     shape = series(alt.Shape, "cloud", clouds, ["circle", "triangle-up"], legend)
-    points = [{"k": k, "a": a, "b": b} for k in (0, 1) for a, b in zip(ax, ay, strict=True)]
+    points = [
+        {"k": k, "a": a, "b": b} for k in (0, 1) for a, b in zip(ax, ay, strict=True)
+    ]
     settled = (
         alt.Chart()
         .transform_window(after="lead(total)", sort=[{"field": "x"}])
         .transform_filter("datum.after > datum.total")
         .transform_aggregate(x="min(x)", groupby=[])
         .transform_calculate(
-            text=f"'training stops after ' + format(datum.x / {WANTS}, '.0%') + ' of its way'"
+            text=(
+                f"'training stops after ' + format(datum.x / {WANTS}, '.0%') + "
+                f"' of its way'"
+            )
         )
     )
     place = alt.Chart().transform_filter("abs(datum.x - p) < 0.01")
@@ -90,7 +118,9 @@ def two_clouds() -> dict[str, Any]:
         place.transform_calculate(text="'MMD² is ' + format(datum.mmd, '.2f')")
         .mark_text(**BOLD)
         .encode(x=alt.value(8), y=alt.value(14), text="text:N"),
-        settled.mark_text(**BOLD).encode(x=alt.value(8), y=alt.value(32), text="text:N"),
+        settled.mark_text(**BOLD).encode(
+            x=alt.value(8), y=alt.value(32), text="text:N"
+        ),
     ]
     params = [
         slider("p", "place of the local stream", 2, 0, 5, 0.1),
@@ -111,45 +141,59 @@ def own_orders(number: str) -> "Shown":
     from .show import figure
 
     runs = by_label("fed_mmd_fusion_digits", partition="Permuted()")
-    axs = panels({m: runs[m] for m in ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")})
+    axs = panels(
+        {m: runs[m] for m in ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")}
+    )
     for ax in axs:
         for line in ax.lines:
             line.set_markevery(5)
     return figure(
         number,
         axs,
-        caption="""Stored runs of forty rounds on digits: every client shuffles its pixels in an
-        order of its own. Accuracy against rounds and against bytes, mean of ten seeds, with a
-        band from the lowest to the highest; batch normalisation, learning rate 0.1 for all.""",
-        alt="""Two panels of test accuracy with four slowly rising lines. Against rounds FedFusion
-        with conv is above the others from about the tenth round on. FedAvg and FedFusion with multi
-        lie together below it, FedMMD lowest. Against bytes the lead of conv is smaller.""",
+        caption="""Stored runs of forty rounds on digits: every client shuffles its
+        pixels in an order of its own. Accuracy against rounds and against bytes, mean
+        of ten seeds, with a band from the lowest to the highest; batch normalisation,
+        learning rate 0.1 for all.""",
+        alt="""Two panels of test accuracy with four slowly rising lines. Against rounds
+        FedFusion with conv is above the others from about the tenth round on. FedAvg
+        and FedFusion with multi lie together below it, FedMMD lowest. Against bytes the
+        lead of conv is smaller.""",
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
     """Kernel matrices [n, n], [m, m] and [n, m] of two small samples."""
-    x, y = drawn(n, 2, seed=seed), drawn(m, 2, seed=seed + 1) + 1
-    return tuple(torch.exp(-torch.cdist(a, b).square() / 2) for a, b in ((x, x), (y, y), (x, y)))
+    x = drawn(n, 2, seed=seed)
+    y = drawn(m, 2, seed=seed + 1) + 1
+    return tuple(
+        torch.exp(-torch.cdist(a, b).square() / 2) for a, b in ((x, x), (y, y), (x, y))
+    )
 
 
 def diagonal(unbiased: Function) -> Reasons:
-    """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without pairs of a point and itself."""
+    """unbiased(Kxx [n, n], Kyy [m, m], Kxy [n, m]) -> MMD^2 without pairs of a point
+    and itself."""
     for n, m in ((4, 6), (5, 5)):
         Kxx, Kyy, Kxy = grams(n, m)
-        before, got = Kxx.clone(), unbiased(Kxx, Kyy, Kxy)
-        yield not torch.equal(Kxx, before) and "it changes the matrices that it is given"
+        before = Kxx.clone()
+        got = unbiased(Kxx, Kyy, Kxy)
+        yield (
+            not torch.equal(Kxx, before) and "it changes the matrices that it is given"
+        )
         yield got is None and "it returns nothing"
         if torch.as_tensor(got).numel() != 1:
             yield f"one number is asked for, not a tensor of shape {list(got.shape)}"
         off = [K.sum() - K.trace() for K in (Kxx, Kyy)]
-        pairs, between = [n * (n - 1), m * (m - 1)], 2 * Kxy.mean()
+        pairs = [n * (n - 1), m * (m - 1)]
+        between = 2 * Kxy.mean()
         within = off[0] / pairs[0] + off[1] / pairs[1]
         wrong = {
-            "the pairs of a point with itself are still in it": Kxx.mean() + Kyy.mean() - between,
+            "the pairs of a point with itself are still in it": Kxx.mean()
+            + Kyy.mean()
+            - between,
             "the sums leave the diagonal out, but the means divide by n * n": (
                 off[0] / n**2 + off[1] / m**2 - between
             ),
@@ -167,10 +211,15 @@ def diagonal(unbiased: Function) -> Reasons:
         yield compared(float(got), within - between, wrong, otherwise)
 
 
-@varied(numbers_in_all=(1_756_426, range(1_000_000, 2_000_000)), channels=(64, range(16, 200)))
+@varied(
+    numbers_in_all=(1_756_426, range(1_000_000, 2_000_000)),
+    channels=(64, range(16, 200)),
+)
 def payload(numbers_in_all: int, channels: int) -> Any:
     """What a client of FedFusion with conv sends for models.cifar_cnn."""
-    network, extractor, weight = numbers_in_all, 4_864 + 102_464, 2 * channels**2
+    network = numbers_in_all
+    extractor = 4_864 + 102_464
+    weight = 2 * channels**2
     operator = weight + channels
     return number(
         network + operator,
@@ -179,12 +228,18 @@ def payload(numbers_in_all: int, channels: int) -> Any:
             network + weight: "the 1 x 1 convolution has biases",
             operator: "that is the operator alone",
             network + channels: "that is multi; conv has a matrix",
-            network + channels**2 + channels: "the operator has 2C channels in, those of both"
-            " streams",
-            network + extractor + operator: "the frozen extractor is never sent: it is the last"
-            " download",
-            2 * network + operator: "the frozen stream is never sent: it is the last download",
-            4 * (network + operator): "that is the number of bytes; the question is for numbers",
+            network
+            + channels**2
+            + channels: "the operator has 2C channels in, those of both streams",
+            network
+            + extractor
+            + operator: "the frozen extractor is never sent: it is the last download",
+            2 * network
+            + operator: "the frozen stream is never sent: it is the last download",
+            4
+            * (
+                network + operator
+            ): "that is the number of bytes; the question is for numbers",
         },
     )
 
@@ -192,8 +247,11 @@ def payload(numbers_in_all: int, channels: int) -> Any:
 def fold(answer: Function) -> Reasons:
     """fold(W [C, 2C], b [C]) -> (W' [C, C], b' [C]) with W' E + b' = W (E || E) + b."""
     for C in (3, 5):
-        W, b, E = drawn(C, 2 * C, seed=11), drawn(C, seed=12), drawn(C, 7, seed=13)
-        before, got = W.clone(), answer(W, b)
+        W = drawn(C, 2 * C, seed=11)
+        b = drawn(C, seed=12)
+        E = drawn(C, 7, seed=13)
+        before = W.clone()
+        got = answer(W, b)
         yield not torch.equal(W, before) and "it changes the matrix that it is given"
         if not isinstance(got, (tuple, list)) or len(got) != 2:
             yield "two tensors are asked for, the matrix and the bias"
@@ -208,7 +266,9 @@ def fold(answer: Function) -> Reasons:
             "the two halves are added, not averaged": both / 2,
             "the matrix is transposed": both.T,
         }
-        otherwise = f"with {C} channels the folded operator does not do what the operator does"
+        otherwise = (
+            f"with {C} channels the folded operator does not do what the operator does"
+        )
         yield compared(matrix, both, wrong, otherwise, 1e-5)
         right = W @ torch.cat([E, E]) + b[:, None]
         once = "the bias is added once, as it is"
@@ -216,9 +276,12 @@ def fold(answer: Function) -> Reasons:
 
 
 def weights(answer: Any) -> Reasons:
-    """{label: method}: FedMMD with other weights than the paper's, and FedAvg beside it."""
-    example, call = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}', "fl.methods.fedmmd(0.3, lam=...)"
-    both, race = ("fedmmd", "fedavg"), "the race is between fedmmd and fedavg"
+    """{label: method}: FedMMD with other weights than the paper's, and FedAvg beside
+    it."""
+    example = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}'
+    call = "fl.methods.fedmmd(0.3, lam=...)"
+    both = ("fedmmd", "fedavg")
+    race = "the race is between fedmmd and fedavg"
     yield labelled(answer, example, call, both, race)
     bands = [m.parts()["objective"] for m in answer.values() if m.name == "fedmmd"]
     if all("lam=0.1," in band for band in bands):

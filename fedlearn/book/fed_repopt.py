@@ -13,16 +13,28 @@ from .check import Function, Reasons, compared, number, varied
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
 
-# ---- three branches and one kernel, step after step ----------------------------------------------
+# ---- three branches and one kernel, step after step ----------------------------------
 
 W3 = [0.3, -0.2, 0.1, -0.4, 0.2, 0.5, 0.1, -0.3, 0.2]
-W1, STEPS, ETA = 0.4, 10, 0.1
-ASKED = [0.5, -0.4, 0.3, 0.6, 1.0, -0.5, -0.3, 0.4, -0.6]  # the gradient, the same in all steps
+W1 = 0.4
+STEPS = 10
+ETA = 0.1
+ASKED = [
+    0.5,
+    -0.4,
+    0.3,
+    0.6,
+    1.0,
+    -0.5,
+    -0.3,
+    0.4,
+    -0.6,
+]  # the gradient, the same in all steps
 
 
 def watch_branches() -> dict[str, Any]:
-    """Three branches and their sum, and one kernel that moves by plain and by multiplied gradients,
-    under sliders for the steps and the scales."""
+    """Three branches and their sum, and one kernel that moves by plain and by
+    multiplied gradients, under sliders for the steps and the scales."""
     from .vega import kernel_panels, signed, slider, tick
 
     start = "W3[datum.v * 3 + datum.u]"
@@ -55,14 +67,20 @@ def watch_branches() -> dict[str, Any]:
         ],
         signed(),
         ".1f",
-        {"condition": {"test": "abs(datum.value) > 1.6", "value": "#fff"}, "value": "#111"},
+        {
+            "condition": {"test": "abs(datum.value) > 1.6", "value": "#fff"},
+            "value": "#111",
+        },
         entries=ASKED,
         columns=4,
     )
 
 
-def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) -> "Shown":
-    """Seven kernels of a layer, each from a channel to itself, and what a model changed of them."""
+def grown(
+    number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]
+) -> "Shown":
+    """Seven kernels of a layer, each from a channel to itself, and what a model
+    changed of them."""
     from .pictures import kernel_rows
     from .show import figure
 
@@ -73,16 +91,16 @@ def grown(number: str, start: torch.Tensor, models: Mapping[str, torch.Tensor]) 
     return figure(
         number,
         kernel_rows({"start": diagonal(start)} | changed, apart=["start"]),
-        caption="""Seven kernels of the second block, each from a channel to itself: the start, and
-        what all rounds together have changed of it. Violet is negative, orange positive; the two
-        lower rows share a scale.""",
-        alt="""Three rows of seven squares of three by three cells. In the first row only the middle
-        of each square is dark. The second and the third row have shades in all cells, often the
-        darkest in the middle, and are equal to each other.""",
+        caption="""Seven kernels of the second block, each from a channel to itself: the
+        start, and what all rounds together have changed of it. Violet is negative,
+        orange positive; the two lower rows share a scale.""",
+        alt="""Three rows of seven squares of three by three cells. In the first row
+        only the middle of each square is dark. The second and the third row have shades
+        in all cells, often the darkest in the middle, and are equal to each other.""",
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 drawn = partial(check.drawn, dtype=torch.float64)
@@ -94,17 +112,23 @@ def each(s: torch.Tensor) -> torch.Tensor:
 
 
 def fold(answer: Function) -> Reasons:
-    """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one convolution,
-    in evaluation mode."""
+    """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one
+    convolution, in evaluation mode."""
     W, (b, gamma, beta, mean) = drawn(3, 3, 3, 3), drawn(4, 3, seed=1)
-    var, eps = drawn(3, seed=2).square() + 0.5, 0.1
+    var = drawn(3, seed=2).square() + 0.5
+    eps = 0.1
     kernel, bias = answer(W, b, gamma, beta, mean, var, eps)
     if kernel.shape != W.shape or bias.shape != b.shape:
         yield f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
     factor = gamma / (var + eps).sqrt()
     kernels = {
-        "the factor belongs to the output channel, the first axis, and not to the last": factor * W,
-        "the kernel is divided by the variance, not by its square root": each(gamma / (var + eps))
+        (
+            "the factor belongs to the output channel, the first axis, and "
+            "not to the last"
+        ): factor * W,
+        "the kernel is divided by the variance, not by its square root": each(
+            gamma / (var + eps)
+        )
         * W,
         "eps is missing under the root": each(gamma / var.sqrt()) * W,
         "eps stands under the root": each(gamma / (var.sqrt() + eps)) * W,
@@ -133,13 +157,15 @@ def middle(value: torch.Tensor | float, outputs: int, inputs: int) -> torch.Tens
 def depthwise(answer: Function) -> Reasons:
     """answer(s [C]) -> the multiplier [C, 1, 3, 3]."""
     s = drawn(4, seed=3)
-    M, before = answer(s.clone()), each(s**2).expand(4, 1, 3, 3)
+    M = answer(s.clone())
+    before = each(s**2).expand(4, 1, 3, 3)
     if M.shape != before.shape:
         yield (
             f"it returns the shape {list(M.shape)} for 4 channels; "
             "a multiplier has the shape of the kernel, [4, 1, 3, 3]"
         )
-    one, square = middle(1, 4, 1), middle(s[:, None] ** 2, 4, 1)
+    one = middle(1, 4, 1)
+    square = middle(s[:, None] ** 2, 4, 1)
     first = middle(torch.tensor([[1.0], [0], [0], [0]]), 4, 1)
     once = "s acts twice: on the gradient and on what the kernel contributes"
     for power in (each(s), each(s.abs())):
@@ -147,41 +173,58 @@ def depthwise(answer: Function) -> Reasons:
     wrong = {
         "the branch with t is missing: it is trained as well": before,
         "a depth-wise block has no 1 x 1 branch": before + one + square,
-        "a depth-wise block has no 1 x 1 branch, but it has the one with t": before + square,
+        "a depth-wise block has no 1 x 1 branch, but it has the one with t": before
+        + square,
         "every channel is its own input: the 1 is there for all of them, "
         "not for the first only": before + first,
         "the copy of the input acts on the middle of the kernel only "
         "(expand shares one number, repeat copies it)": before + 1,
-        "in the middle the 1 is added to s squared; it does not replace it": before + one - square,
+        "in the middle the 1 is added to s squared; it does not replace it": before
+        + one
+        - square,
     }
     yield compared(M, before + one, wrong, "the values are not those of the derivation")
 
 
 def adam(answer: Function) -> Reasons:
-    """answer(u [out, in, 3, 3], s3, s1 [out], copies, lr) -> what one step of Adam on the
-    branches changes in W'."""
+    """answer(u [out, in, 3, 3], s3, s1 [out], copies, lr) -> what one step of Adam on
+    the branches changes in W'."""
     s3, s1 = drawn(2, 3, seed=4).abs() + 0.2
     for inputs, copies in ((3, True), (3, False), (2, False)):
-        u, lr = drawn(3, inputs, 3, 3, seed=5), 0.5
-        before, got = u.clone(), answer(u, s3, s1, copies, lr)
+        u = drawn(3, inputs, 3, 3, seed=5)
+        lr = 0.5
+        before = u.clone()
+        got = answer(u, s3, s1, copies, lr)
         yield not torch.equal(u, before) and "it changes u, which it is given"
         if got.shape != u.shape:
-            yield f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
+            yield (
+                f"it returns the shape {list(got.shape)} for u of shape {list(u.shape)}"
+            )
         unit = middle(torch.eye(3, inputs), 3, inputs)
         one = unit * copies
-        outer, inner = each(s3).expand(u.shape), middle(s1[:, None], 3, inputs)
+        outer = each(s3).expand(u.shape)
+        inner = middle(s1[:, None], 3, inputs)
         factors = {
-            "that is the step of a plain kernel: each branch takes one, and they add up": 1,
+            (
+                "that is the step of a plain kernel: each branch takes one, "
+                "and they add up"
+            ): 1,
             "Adam divides the factor in the gradient out, so each s acts only once": (
                 outer**2 + inner**2 + one
             ),
             "the branch that copies its input moves, too": outer + inner,
             "the other two branches move, too": outer,
             "the 1 x 1 branch is missing": outer + one,
-            "the 1 x 1 branch acts on the middle of the kernel only": outer + each(s1) + one,
+            "the 1 x 1 branch acts on the middle of the kernel only": outer
+            + each(s1)
+            + one,
             "the copy of the input leads from a channel to itself only,"
-            " and only where the block has that branch": outer + inner + middle(1, 3, inputs),
-            "not every block has the branch that copies its input": outer + inner + unit,
+            " and only where the block has that branch": outer
+            + inner
+            + middle(1, 3, inputs),
+            "not every block has the branch that copies its input": outer
+            + inner
+            + unit,
         }
         right = -lr * (outer + inner + one) * u
         wrong = {
@@ -189,7 +232,9 @@ def adam(answer: Function) -> Reasons:
             "the learning rate is missing": right / lr,
             **{reason: -lr * factor * u for reason, factor in factors.items()},
         }
-        otherwise = "the values are not those of three branches that each take a step of Adam"
+        otherwise = (
+            "the values are not those of three branches that each take a step of Adam"
+        )
         yield compared(got, right, wrong, otherwise)
 
 
@@ -203,7 +248,10 @@ BLOCKS = range(2, 30)
     channels_of_the_last=(2048, range(1000, 4000)),
 )
 def constants(
-    blocks_of_128: int, blocks_of_256: int, blocks_of_512: int, channels_of_the_last: int
+    blocks_of_128: int,
+    blocks_of_256: int,
+    blocks_of_512: int,
+    channels_of_the_last: int,
 ) -> Any:
     """Of RepVGG-B1's blocks; the first of each stage does not copy its input."""
     blocks = {128: blocks_of_128, 256: blocks_of_256, 512: blocks_of_512}
@@ -214,11 +262,18 @@ def constants(
         2 * channels,
         {
             channels: "each output channel has two constants, one for either branch",
-            2 * (2 + sum(blocks.values())): "each output channel of a block has its own constants",
+            2
+            * (
+                2 + sum(blocks.values())
+            ): "each output channel of a block has its own constants",
             2 * (channels - 64): "the first block has constants, too",
-            2 * (64 + sum(blocks) + last): "a stage has several blocks, each with its own",
+            2
+            * (
+                64 + sum(blocks) + last
+            ): "a stage has several blocks, each with its own",
             3 * channels: "the scale of the copy is trained, so it is no constant",
-            2 * channels + copied: "the scale of the copy is trained, so it is no constant",
+            2 * channels
+            + copied: "the scale of the copy is trained, so it is no constant",
             8 * channels: "those are bytes; the question is for numbers",
         },
     )

@@ -1,5 +1,5 @@
-"""Chapter 9, the same methods on Flower: a message on its way, the explorers of what a round costs
-there, in bytes and in seconds, and the checks of the exercises."""
+"""Chapter 9, the same methods on Flower: a message on its way, the explorers of what a
+round costs there, in bytes and in seconds, and the checks of the exercises."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,33 @@ from ..core import clients
 from ..history import History
 from .check import Function, Reasons, number, varied
 
-ASK, LOOK = 3.0, 0.5  # seconds between two looks of a SuperNode, and of our part at the server
+# seconds between two looks of a SuperNode, and of our part at the server
+ASK = 3.0
+LOOK = 0.5
 
 
-def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> dict[str, Any]:
-    """Where a message and its answer are in a round of Flower's programs, second by second.
+def watch_message(
+    seconds: Mapping[str, float], guess: float | None = None
+) -> dict[str, Any]:
+    """Where a message and its answer are in a round of Flower's programs, second by
+    second.
 
-    ``seconds`` are those of a round, by engine. To start a program takes what is left of the
-    recorded round if the client trains as long as in the loop, where two take turns. ``guess`` is
-    the reader's, in seconds."""
-    from .vega import AMBER, BLUE, BOLD, DOTTED, GREY, LASTS, ONE, WORDS, alt, layered, slider
+        ``seconds`` are those of a round, by engine. To start a program takes what is
+        left of the recorded round if the client trains as long as in the loop, where
+        two take turns. ``guess`` is the reader's, in seconds."""
+    from .vega import (
+        AMBER,
+        BLUE,
+        BOLD,
+        DOTTED,
+        GREY,
+        LASTS,
+        ONE,
+        WORDS,
+        alt,
+        layered,
+        slider,
+    )
 
     train = seconds["sequential"] / 2
     start = seconds["deployment"] - ASK - LOOK - train
@@ -42,29 +59,42 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
         {"name": "now", "expr": "T * time / 100"},
         {"name": "saysTrain", "expr": LASTS.format("work")},
     ]
-    at = " + ".join(f"(now > {begin} - 1e-9)" for begin in begins[1:])  # the stage of now
+    at = " + ".join(
+        f"(now > {begin} - 1e-9)" for begin in begins[1:]
+    )  # the stage of now
     y = alt.Y("where:N", sort=programs, title=None, scale=alt.Scale(domain=programs))
-    x = alt.X("x:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6))
+    x = alt.X(
+        "x:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=6)
+    )
     rows = [{"where": program, "n": n} for n, program in enumerate(places)]
     times = f"[{', '.join([*begins, 'T'])}]"
     spans = alt.Chart(alt.InlineData(values=rows)).transform_calculate(
         x=f"{times}[datum.n]", x2=f"{times}[datum.n + 1]"
     )
-    colour = alt.condition("datum.where == 'ClientApp'", alt.value(BLUE), alt.value(AMBER))
-    ends = alt.Chart(alt.InlineData(values=[{"where": programs[0], "end": k} for k in (0, 1)]))
+    colour = alt.condition(
+        "datum.where == 'ClientApp'", alt.value(BLUE), alt.value(AMBER)
+    )
+    ends = alt.Chart(
+        alt.InlineData(values=[{"where": programs[0], "end": k} for k in (0, 1)])
+    )
     dot = alt.Chart(ONE).transform_calculate(x="now", where=f"{places}[{at}]")
     lines = [
         f"format(now, '.1f') + ' s: ' + {events}[{at}]",
-        "'a round: ' + format(T, '.1f') + ' s; ' + format(work / T, '.1~%') + ' of it is training'",
+        (
+            "'a round: ' + format(T, '.1f') + ' s; ' + format(work / T, "
+            "'.1~%') + ' of it is training'"
+        ),
     ]
     guessed = alt.Chart(ONE).transform_calculate(x=f"{guess or 0}", says="'your guess'")
     layers = [
         spans.mark_bar(height={"band": 0.6}).encode(x, alt.X2("x2"), y, color=colour),
-        ends.transform_calculate(x="datum.end * T").mark_tick(thickness=3, color=GREY).encode(x, y),
+        ends.transform_calculate(x="datum.end * T")
+        .mark_tick(thickness=3, color=GREY)
+        .encode(x, y),
         dot.mark_rule(color=GREY).encode(x),
-        dot.mark_point(size=130, filled=True, opacity=1, fill="white", stroke="#1b1f24").encode(
-            x, y
-        ),
+        dot.mark_point(
+            size=130, filled=True, opacity=1, fill="white", stroke="#1b1f24"
+        ).encode(x, y),
     ]
     if guess:
         layers += [
@@ -79,14 +109,17 @@ def watch_message(seconds: Mapping[str, float], guess: float | None = None) -> d
         .encode(x=alt.value(-70), y=alt.value(-30 + 18 * n))
         for n, line in enumerate(lines)
     ]
-    return layered(160, params, layers, padding={"top": 34, "left": 5, "right": 5, "bottom": 5})
+    return layered(
+        160, params, layers, padding={"top": 34, "left": 5, "right": 5, "bottom": 5}
+    )
 
 
 def engine_rows(seconds: Mapping[str, float]) -> list[dict[str, str]]:
     """A table of the seconds of a round, by where the clients live."""
     places = {"sequential": "one process", "simulation": "worker processes"}
     places["deployment"] = "programs of their own"
-    columns, first = ("clients live in", "seconds", "times the first"), seconds["sequential"]
+    columns = ("clients live in", "seconds", "times the first")
+    first = seconds["sequential"]
     each = {place: seconds[engine] for engine, place in places.items()}
     rows = ((place, f"{s:.2f}", f"{s / first:.1f}") for place, s in each.items())
     return [dict(zip(columns, row, strict=True)) for row in rows]
@@ -96,15 +129,19 @@ def first_messages(name: str, network: str) -> tuple[int, int]:
     """Bytes down and up of a client's first round; a few images are enough for that."""
     task = tasks.classification("digits", clients=2, train=20, test=10, network=network)
     method = methods.get(name)
-    server, people = method.server_side(task), clients(method, task)
+    server = method.server_side(task)
+    people = clients(method, task)
     down, _ = server.send(1, 0, server.start())
     return len(down), len(people.answer(1, 0, down))
 
 
-def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> list[Any]:
-    """Layers: a bar a name, of parts in this order, and the words of the field ``says`` behind it.
+def bars(
+    names: Sequence[str], parts: Sequence[int], colours: Sequence[str]
+) -> list[Any]:
+    """Layers: a bar a name, of parts in this order, and the words of the field ``says``
+    behind it.
 
-    Rows have ``method``, ``part``, ``value`` and the bar's ``total``.
+        Rows have ``method``, ``part``, ``value`` and the bar's ``total``.
     """
     from .vega import WORDS, alt
 
@@ -116,7 +153,9 @@ def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> 
     return [
         alt.Chart()
         .mark_bar(height={"band": 0.7})
-        .encode(x, y, alt.Order("part:O"), alt.Color("part:N", scale=scale, legend=None)),
+        .encode(
+            x, y, alt.Order("part:O"), alt.Color("part:N", scale=scale, legend=None)
+        ),
         last.mark_text(**WORDS, dx=5).encode(x="total:Q", y=y, text="says:N"),
         # room for the words at the longest bar
         last.transform_calculate(wide="(width < 420 ? 2.5 : 1.6) * datum.total")
@@ -126,11 +165,13 @@ def bars(names: Sequence[str], parts: Sequence[int], colours: Sequence[str]) -> 
 
 
 def framed(messages: Mapping[str, float], added: float, hidden: str) -> dict[str, Any]:
-    """What share of a message's bytes Flower adds, for each method and for a length of one's own.
+    """What share of a message's bytes Flower adds, for each method and for a length of
+    one's own.
 
-    ``messages`` has a client's two messages in bytes; Flower adds ``added``. ``hidden`` is a method
-    that is not shown before its share was guessed, in percent. The length is a power of ten;
-    ``saysLength`` says it in words.
+        ``messages`` has a client's two messages in bytes; Flower adds ``added``.
+        ``hidden`` is a method that is not shown before its share was guessed, in
+        percent. The length is a power of ten;
+        ``saysLength`` says it in words.
     """
     from .vega import AMBER, DOTTED, WORDS, alt, heading, layered, slider, tick
 
@@ -179,14 +220,17 @@ def carried(
 ) -> dict[str, Any]:
     """Seconds of one round on Flower, for each method and a choice of networks.
 
-    ``messages`` has a client's two messages in bytes, by network and method; Flower adds ``added``.
-    A round lasts ``rest`` seconds and as long as the slower of two links is busy: the client's,
-    with its own messages, and the server's, with all of them. A spot on the bar says how long each
-    is. Both are powers of ten in Mbit/s; ``saysLink`` and ``saysServer`` say them in words.
+    ``messages`` has a client's two messages in bytes, by network and method; Flower
+    adds ``added``. A round lasts ``rest`` seconds and as long as the slower of two
+    links is busy: the client's, with its own messages, and the server's, with all of
+    them. A spot on the bar says how long each is. Both are powers of ten in Mbit/s;
+    ``saysLink`` and ``saysServer`` say them in words.
     """
     from .vega import AMBER, BLUE, SPEED, alt, choice, heading, layered, slider
 
-    networks, names = (list(dict.fromkeys(column)) for column in zip(*messages, strict=True))
+    networks, names = (
+        list(dict.fromkeys(column)) for column in zip(*messages, strict=True)
+    )
     params = [
         choice("network", "network", networks, network),
         slider("clients", "clients", 10, 2, 200, 2),
@@ -210,12 +254,20 @@ def carried(
             busy="max(datum.own, datum.all)",
             value=f"datum.part ? {rest:.6g} : datum.busy",
             total=f"datum.busy + {rest:.6g}",
-            says="format(datum.total, '.3~r') + ' s, ' + format(datum.busy / datum.total, '.0%') + "
-            "' link, ' + format(clients * (datum.message + datum.added) / 1e6, '.3~r') + ' MB'",
+            says="format(datum.total, '.3~r') + ' s, ' + format(datum.busy / "
+            "datum.total, '.0%') + "
+            "' link, ' + format(clients * (datum.message + datum.added) / "
+            "1e6, '.3~r') + ' MB'",
         )
     )
     y = alt.Y("method:N", sort=names, title=None)
-    look = {"size": 70, "filled": True, "opacity": 1, "fill": "white", "stroke": "#1b1f24"}
+    look = {
+        "size": 70,
+        "filled": True,
+        "opacity": 1,
+        "fill": "white",
+        "stroke": "#1b1f24",
+    }
     look |= {"strokeWidth": 1.2}
     spots = [  # where a link is done
         alt.Chart()
@@ -233,7 +285,7 @@ def carried(
     return layered(40 * len(names), params, layers, shared, title=heading(lines))
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 @varied(
@@ -243,50 +295,80 @@ def carried(
     rounds=(50, range(11, 200)),
 )
 def total(message: int, added_up: int, added_down: int, rounds: int) -> Any:
-    """All that Flower counts, in bytes; a fifth of 100 clients is drawn in each round."""
-    drawn, clients, greeting = 20, 100, 1_500 + 2_100
-    uploads, greetings = drawn * rounds, clients * greeting
-    training, plain = uploads * (2 * message + added_up + added_down), uploads * 2 * message
+    """All that Flower counts, in bytes; a fifth of 100 clients is drawn in each
+    round."""
+    drawn = 20
+    clients = 100
+    greeting = 1_500 + 2_100
+    uploads = drawn * rounds
+    greetings = clients * greeting
+    training = uploads * (2 * message + added_up + added_down)
+    plain = uploads * 2 * message
     return number(
         training + greetings,
         {
             training: "the greetings are missing",
-            training + drawn * greeting: "everybody is greeted, also who is never drawn",
-            training + rounds * greetings: "a client is greeted once, not in every round",
-            training + uploads * greeting: "a client is greeted once, not each time it is drawn",
+            training
+            + drawn * greeting: "everybody is greeted, also who is never drawn",
+            training
+            + rounds * greetings: "a client is greeted once, not in every round",
+            training
+            + uploads * greeting: "a client is greeted once, not each time it is drawn",
             plain: "these are our bytes; what Flower adds is missing",
-            plain + greetings: "what Flower adds to the messages of the rounds is missing",
+            plain
+            + greetings: "what Flower adds to the messages of the rounds is missing",
             uploads * (message + added_up) + greetings: "the downloads are missing",
             uploads * (message + added_down) + greetings: "the uploads are missing",
-            training * clients // drawn + greetings: "only a fifth of the clients takes part in a"
-            " round",
+            training * clients // drawn
+            + greetings: "only a fifth of the clients takes part in a round",
             8 * (training + greetings): "these are bits",
         },
     )
 
 
-GOOD, FEW = ({}, 400), ({}, 300)  # of a round: who was refused, and how many bytes came
+# of a round: who was refused, and how many bytes came
+GOOD = ({}, 400)
+FEW = ({}, 300)
 LATE = {2: "No answer within 60 s."}
 DAMAGED = {1: "The checksum does not fit: the message was altered or cut."}
-SILENT: dict[str, tuple[list[Any], list[int]]] = {  # rounds of four clients, and the silent ones
-    "nobody was missing in one of the histories, and it reports a round": ([GOOD, GOOD], []),
-    "a client that is named in refused is missing openly, not silently": ([GOOD, (LATE, 300)], []),
-    "the bytes of damaged uploads count, so there may be too many": ([GOOD, (DAMAGED, 400)], []),
-    "a round with too few bytes and an empty refused is not found": ([GOOD, FEW, GOOD], [2]),
+SILENT: dict[
+    str, tuple[list[Any], list[int]]
+] = {  # rounds of four clients, and the silent ones
+    "nobody was missing in one of the histories, and it reports a round": (
+        [GOOD, GOOD],
+        [],
+    ),
+    "a client that is named in refused is missing openly, not silently": (
+        [GOOD, (LATE, 300)],
+        [],
+    ),
+    "the bytes of damaged uploads count, so there may be too many": (
+        [GOOD, (DAMAGED, 400)],
+        [],
+    ),
+    "a round with too few bytes and an empty refused is not found": (
+        [GOOD, FEW, GOOD],
+        [2],
+    ),
     "a round in which one is named and one more is missing is not found": (
         [(LATE, 200), GOOD],
         [1],
     ),
-    "not all silent rounds of a history are found, in order": ([FEW, GOOD, (LATE, 100)], [1, 3]),
+    "not all silent rounds of a history are found, in order": (
+        [FEW, GOOD, (LATE, 100)],
+        [1, 3],
+    ),
 }
 
 
 def silent(answer: Function) -> Reasons:
-    """answer(history, size) -> the rounds in which fewer uploads came than the row claims."""
+    """answer(history, size) -> the rounds in which fewer uploads came than the row
+    claims."""
     for reason, (rounds, right) in SILENT.items():
         row = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
         rows = [
-            row | {"round": t, "refused": r, "bytes_up": b} for t, (r, b) in enumerate(rounds, 1)
+            row | {"round": t, "refused": r, "bytes_up": b}
+            for t, (r, b) in enumerate(rounds, 1)
         ]
         got = answer(History("rpn", {}, rows), 100)
         if not isinstance(got, list):

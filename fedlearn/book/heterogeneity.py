@@ -1,5 +1,5 @@
-"""Chapter 2, clients that differ: the explorers of a Dirichlet split and of two parabolas, and the
-checks of the exercises."""
+"""Chapter 2, clients that differ: the explorers of a Dirichlet split and of two
+parabolas, and the checks of the exercises."""
 
 from typing import Any
 
@@ -8,25 +8,37 @@ import torch
 
 from .check import TWICE, Function, Reasons, compared, drawn
 
-CLASSES, CLIENTS = 10, 20
+CLASSES = 10
+CLIENTS = 20
 
 
 def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
-    """Dirichlet(alpha) shares of ten equal classes under sliders for alpha and the clients.
+    """Dirichlet(alpha) shares of ten equal classes under sliders for alpha and the
+    clients.
 
-    A share is a Gamma(alpha) number over the sum of its class. Marsaglia and Tsang (2000) make one
-    from a normal number x and uniform ones: g = d (1 + x / sqrt(9 d))^3 u^(1 / alpha) with d =
-    alpha + 2/3, if w passes their test. There are two pairs (x, w) for each, of which the second is
-    taken as it is: one in four hundred at most should have had a third.
+        A share is a Gamma(alpha) number over the sum of its class. Marsaglia and Tsang
+        (2000) make one from a normal number x and uniform ones: g = d (1 + x / sqrt(9
+        d))^3 u^(1 / alpha) with d = alpha + 2/3, if w passes their test. There are two
+        pairs (x, w) for each, of which the second is taken as it is: one in four
+        hundred at most should have had a third.
     """
     from .vega import BLUE, BOLD, alt, choice, layered, slider
 
-    rng, shape = np.random.default_rng(0), (draws * CLASSES * CLIENTS,)
-    noise = {"x": rng.normal(size=shape), "x2": rng.normal(size=shape), "w": rng.random(shape)}
+    rng = np.random.default_rng(0)
+    shape = (draws * CLASSES * CLIENTS,)
+    noise = {
+        "x": rng.normal(size=shape),
+        "x2": rng.normal(size=shape),
+        "w": rng.random(shape),
+    }
     noise |= {"u": rng.random(shape).clip(0.001)}
     at = f"[(draw - 1) * {CLASSES * CLIENTS} + datum.i]"
     cube = "pow(max(1 + {} / sqrt(9 * datum.d), 0.01), 3)"
-    passes = "log(w{0}) < x{0} * x{0} / 2 + datum.d * (1 - datum.v + log(datum.v))".format(at)
+    passes = (
+        "log(w{0}) < x{0} * x{0} / 2 + datum.d * (1 - datum.v + log(datum.v))".format(
+            at
+        )
+    )
     text = (
         "'\u03b1 = ' + format(alpha, '.2~r') + ': TV ' + format(datum.tv, '.2f') + "
         "', largest client ' + format(datum.most, '.0%')"
@@ -34,7 +46,8 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
     shared = (
         alt.Chart(alt.sequence(0, CLASSES * CLIENTS, as_="i"))
         .transform_calculate(
-            client=f"datum.i % {CLIENTS} + 1", **{"class": f"floor(datum.i / {CLIENTS})"}
+            client=f"datum.i % {CLIENTS} + 1",
+            **{"class": f"floor(datum.i / {CLIENTS})"},
         )
         .transform_filter("datum.client <= clients")
         .transform_calculate(d="alpha + 2 / 3", v=cube.format(f"x{at}"))
@@ -46,7 +59,9 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
         .transform_calculate(moved=f"abs(datum.share - datum.size) / {2 * CLASSES}")
         .transform_joinaggregate(tv="sum(moved)", most="max(size)")
     )
-    x_scale = alt.Scale(domainMin=0.4, domainMax=alt.ExprRef("clients + 0.6"), nice=False)
+    x_scale = alt.Scale(
+        domainMin=0.4, domainMax=alt.ExprRef("clients + 0.6"), nice=False
+    )
     y_scale = alt.Scale(domain=[-0.7, 9.7], nice=False)
     return layered(
         260,
@@ -55,14 +70,23 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
             slider("clients", "clients", 10, 2, CLIENTS, 1),
             choice("draw", "draw", range(1, draws + 1)),
             {"name": "alpha", "expr": "pow(10, power)"},
-            *({"name": n, "value": [round(float(v), 3) for v in a]} for n, a in noise.items()),
+            *(
+                {"name": n, "value": [round(float(v), 3) for v in a]}
+                for n, a in noise.items()
+            ),
         ],
         [
             alt.Chart()
             .mark_circle(color=BLUE, opacity=1)
             .encode(
-                alt.X("client:Q", scale=x_scale, axis=alt.Axis(tickMinStep=1, format="d")),
-                alt.Y("class:Q", scale=y_scale, axis=alt.Axis(values=[*range(10)], format="d")),
+                alt.X(
+                    "client:Q", scale=x_scale, axis=alt.Axis(tickMinStep=1, format="d")
+                ),
+                alt.Y(
+                    "class:Q",
+                    scale=y_scale,
+                    axis=alt.Axis(values=[*range(10)], format="d"),
+                ),
                 alt.Size("share:Q", legend=None).scale(domain=[0, 1], range=[0, 900]),
                 tooltip=[
                     *("client:N", "class:N"),
@@ -81,10 +105,22 @@ def dirichlet_shares(draws: int = 3) -> dict[str, Any]:
 
 
 def two_parabolas(rounds: int = 12) -> dict[str, Any]:
-    """FedAvg of two clients, F_k(w) = a_k (w - c_k)^2 / 2 with c = (-1, 1) and a_2 = 0.5, under
-    sliders for the local steps, the learning rate and a_1: its rounds, where they lead, and the
-    optimum."""
-    from .vega import BLUE, BOLD, GREEN, GREY, ONE, ORANGE, PINK, alt, layered, series, slider
+    """FedAvg of two clients, F_k(w) = a_k (w - c_k)^2 / 2 with c = (-1, 1) and a_2 =
+    0.5, under sliders for the local steps, the learning rate and a_1: its rounds, where
+    they lead, and the optimum."""
+    from .vega import (
+        BLUE,
+        BOLD,
+        GREEN,
+        GREY,
+        ONE,
+        ORANGE,
+        PINK,
+        alt,
+        layered,
+        series,
+        slider,
+    )
 
     x = alt.X("w:Q", title="w", scale=alt.Scale(domain=[-1.7, 1.7], nice=False))
     y = alt.Y("loss:Q", title="loss", scale=alt.Scale(domain=[0, 4.2], nice=False))
@@ -99,7 +135,9 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
         alt.Shape: forms,
         alt.StrokeDash: [[2, 3], [7, 3], *[[1, 0]] * 4],
     }
-    colour, shape, dash = (series(c, "kind", kinds, look, legend) for c, look in looks.items())
+    colour, shape, dash = (
+        series(c, "kind", kinds, look, legend) for c, look in looks.items()
+    )
     text = (
         "['optimum ' + format(best, '+.2f'), 'FedAvg ends at ' + format(end, '+.2f'), "
         "'a round leaves ' + format(remains, '.0%')]"
@@ -121,7 +159,10 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
             alt.Chart(alt.sequence(-1.7, 1.71, 0.05, as_="w"))
             .transform_calculate(
                 mean=mean.format("datum.w"),
-                loss="[a * pow(datum.w + 1, 2) / 2, 0.25 * pow(datum.w - 1, 2), datum.mean]",
+                loss=(
+                    "[a * pow(datum.w + 1, 2) / 2, 0.25 * pow(datum.w - 1, 2), "
+                    "datum.mean]"
+                ),
                 kind=str(curves),
             )
             .transform_flatten(["loss", "kind"])
@@ -136,10 +177,15 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
             .mark_point(filled=True, size=45, opacity=0.75)
             .encode(
                 *(x, y, colour, shape),
-                tooltip=[alt.Tooltip("t:N", title="round"), alt.Tooltip("w:N", format="+.3f")],
+                tooltip=[
+                    alt.Tooltip("t:N", title="round"),
+                    alt.Tooltip("w:N", format="+.3f"),
+                ],
             ),
             alt.Chart(alt.InlineData(values=ends))
-            .transform_calculate(w="datum.at == 'best' ? best : end", loss=mean.format("datum.w"))
+            .transform_calculate(
+                w="datum.at == 'best' ? best : end", loss=mean.format("datum.w")
+            )
             .mark_point(filled=True, size=190, opacity=1)
             .encode(x, y, colour, shape),
             alt.Chart(ONE)
@@ -150,23 +196,27 @@ def two_parabolas(rounds: int = 12) -> dict[str, Any]:
     )
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def pure_shards(answer: Function) -> Reasons:
-    """answer(labels, clients, rng) -> the owner of each sample; each client gets two classes, none
-    a third."""
+    """answer(labels, clients, rng) -> the owner of each sample; each client gets two
+    classes, none a third."""
     for clients, classes, n in ((10, 10, 1347), (5, 10, 600), (12, 4, 401)):
         labels = np.random.default_rng(clients).permutation(np.arange(n) % classes)
         draws = []
         for seed in range(4):
             given, again = (
-                answer(labels.copy(), clients, np.random.default_rng(seed)) for _ in range(2)
+                answer(labels.copy(), clients, np.random.default_rng(seed))
+                for _ in range(2)
             )
             try:
                 owner = np.asarray(given)
             except ValueError:
-                yield "one owner for each image is asked for, not one list for each client"
+                yield (
+                    "one owner for each image is asked for, not one list for each "
+                    "client"
+                )
             if owner.shape != labels.shape:
                 yield (
                     f"there should be one owner for each of the {n} samples, "
@@ -179,7 +229,8 @@ def pure_shards(answer: Function) -> Reasons:
             if (wrong := (held > 0).sum(1) != 2).any():
                 k = int(wrong.argmax())
                 yield (
-                    f"client {k} of {clients} holds {(held[k] > 0).sum()} of the {classes} classes "
+                    f"client {k} of {clients} holds {(held[k] > 0).sum()} of the "
+                    f"{classes} classes "
                     "instead of two"
                 )
             for c, column in enumerate(held.T):
@@ -195,67 +246,90 @@ def pure_shards(answer: Function) -> Reasons:
 
 
 def layer_drift(answer: Function) -> Reasons:
-    """answer(updates, samples) -> {name: drift}; updates: tensors by name, for each client."""
+    """answer(updates, samples) -> {name: drift}; updates: tensors by name, for each
+    client."""
     shapes = {"conv.weight": (4, 2, 3, 3), "fc.weight": (5, 6), "fc.bias": (5,)}
     samples = [30, 10, 60]
     common = {name: drawn(*shape) for name, shape in shapes.items()}
     updates = [
-        {n: t + (k + 1) * drawn(*t.shape, seed=k + 1) for n, t in common.items()} for k in range(3)
+        {n: t + (k + 1) * drawn(*t.shape, seed=k + 1) for n, t in common.items()}
+        for k in range(3)
     ]
 
     def drift(stacked: torch.Tensor, weights: torch.Tensor) -> float:
         mean = (weights[:, None] * stacked).sum(0)
-        return float(((weights * (stacked - mean).square().sum(1)).sum().sqrt()) / mean.norm())
+        return float(
+            ((weights * (stacked - mean).square().sum(1)).sum().sqrt()) / mean.norm()
+        )
 
     flat = {name: torch.stack([u[name].flatten() for u in updates]) for name in shapes}
     counts = torch.tensor(samples).float()
-    p, equal = counts / counts.sum(), torch.full((3,), 1 / 3)
+    p = counts / counts.sum()
+    equal = torch.full((3,), 1 / 3)
     given = answer(updates, samples)
     if not isinstance(given, dict) or set(given) != set(shapes):
-        yield f"the answer should be a dictionary with a number for each of {', '.join(shapes)}"
+        yield (
+            f"the answer should be a dictionary with a number for each of "
+            f"{', '.join(shapes)}"
+        )
     for name, stacked in flat.items():
-        value, right = float(given[name]), drift(stacked, p)
+        value = float(given[name])
+        right = drift(stacked, p)
         wrong = {
             "every client counts the same in it: weigh by samples, "
             "in the mean and in the spread around it": drift(stacked, equal),
-            "the p_k have to sum to one: divide by the sum of the samples": drift(stacked, counts),
-            "the square root is missing": right**2,
-            "it is the drift of all tensors together: treat each name on its own": drift(
-                torch.cat(list(flat.values()), 1), p
+            "the p_k have to sum to one: divide by the sum of the samples": drift(
+                stacked, counts
             ),
+            "the square root is missing": right**2,
+            (
+                "it is the drift of all tensors together: treat each name on its own"
+            ): drift(torch.cat(list(flat.values()), 1), p),
         }
         otherwise = f"for {name} it gives {value:.4g}, which is not its drift"
         yield compared(value, right, wrong, otherwise, 1e-4)
 
 
 def expected_classes(answer: Function) -> Reasons:
-    """answer(n, classes) -> the expected number of different classes among n random images."""
+    """answer(n, classes) -> the expected number of different classes among n random
+    images."""
     for n, classes in ((1, 10), (2, 10), (10, 10), (30, 10), (5, 2), (3, 1)):
-        value, missing = float(answer(n, classes)), classes * (1 - 1 / classes) ** n
+        value = float(answer(n, classes))
+        missing = classes * (1 - 1 / classes) ** n
         wrong = {
-            "that is how many classes are missing: you want those that are there": missing,
-            "images repeat classes: two images have the same class now and then": min(n, classes),
+            (
+                "that is how many classes are missing: you want those that are there"
+            ): missing,
+            "images repeat classes: two images have the same class now and then": min(
+                n, classes
+            ),
         }
-        otherwise = f"for n = {n} and {classes} classes {value:.4g} is not the expected number"
+        otherwise = (
+            f"for n = {n} and {classes} classes {value:.4g} is not the expected number"
+        )
         yield compared(value, classes - missing, wrong, otherwise)
 
 
 def round_leaves(answer: Function) -> Reasons:
-    """answer(a, p, E, eta) -> the share of the distance to the end that a round of averaging
-    leaves."""
-    two, three = ([4.0, 0.5], [0.5, 0.5]), ([1.0, 2.0, 0.5], [0.2, 0.5, 0.3])
+    """answer(a, p, E, eta) -> the share of the distance to the end that a round of
+    averaging leaves."""
+    two = ([4.0, 0.5], [0.5, 0.5])
+    three = ([1.0, 2.0, 0.5], [0.2, 0.5, 0.3])
     for (a, p), E, eta in ((two, 1, 0.2), (two, 20, 0.2), (three, 3, 0.1)):
-        a_k, p_k = np.array(a), np.array(p)
-        value, r = float(answer(a_k, p_k, E, eta)), (1 - eta * a_k) ** E
+        a_k = np.array(a)
+        p_k = np.array(p)
+        value = float(answer(a_k, p_k, E, eta))
+        r = (1 - eta * a_k) ** E
         wrong = {
             "that is what a round walks: you want what it leaves": 1 - float(p_k @ r),
-            "one client with the mean curvature is another thing: average the r_k": float(
-                (1 - eta * p_k @ a_k) ** E
-            ),
+            (
+                "one client with the mean curvature is another thing: average the r_k"
+            ): float((1 - eta * p_k @ a_k) ** E),
             "every client counts the same in it: weigh by p": float(r.mean()),
         }
         otherwise = (
-            f"for a = {a} and E = {E} it gives {value:.4g}, which is not the share that is left"
+            f"for a = {a} and E = {E} it gives {value:.4g}, which is not "
+            f"the share that is left"
         )
         yield compared(value, float(p_k @ r), wrong, otherwise)
 

@@ -1,4 +1,5 @@
-"""Drawings of several chapters: who holds which classes, who agrees, kernels in rows."""
+"""Drawings of several chapters: who holds which classes, who agrees, kernels in
+rows."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ import torch
 from ..errors import extra
 from ..tasks import Task
 
-with extra("book"):
+with extra("lesson"):
     import matplotlib.pyplot as plt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -19,8 +20,10 @@ with extra("book"):
 
 
 def partition(task: Task, ax: Axes | None = None) -> Axes:
-    """Who holds what: for each client and class a disc whose area is the number of images."""
-    counts, ax = label_counts(task), axes(ax)
+    """Who holds what: for each client and class a disc whose area is the number of
+    images."""
+    counts = label_counts(task)
+    ax = axes(ax)
     client, label = np.indices(counts.shape)
     area = 160 * counts.ravel() / max(counts.max(), 1)
     ax.scatter(client.ravel(), label.ravel(), s=area, color=COLOURS[0])
@@ -32,29 +35,50 @@ def partition(task: Task, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def agreement(cases: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]]) -> dict[str, Any]:
-    """A number from -1 to 1 for any two clients, under a choice of how many there are and of alpha:
-    of each such case the clients' labels, the numbers [clients, clients], and a title."""
+def agreement(
+    cases: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]],
+) -> dict[str, Any]:
+    """A number from -1 to 1 for any two clients, under a choice of how many there are
+    and of alpha: of each such case the clients' labels, the numbers [clients, clients],
+    and a title."""
     from .vega import alt, choice, heading, layered, signed
 
     values = [
-        {"clients": k, "alpha": alpha, "row": i, "column": j, "number": round(float(number), 2)}
+        {
+            "clients": k,
+            "alpha": alpha,
+            "row": i,
+            "column": j,
+            "number": round(float(number), 2),
+        }
         for (k, alpha), (_, rows, _) in cases.items()
         for i, row in enumerate(rows)
         for j, number in enumerate(row)
     ]
     case = "[clients + '|' + alpha]"
-    labels = {f"{k}|{alpha}": [str(x) for x in names] for (k, alpha), (names, *_) in cases.items()}
+    labels = {
+        f"{k}|{alpha}": [str(x) for x in names]
+        for (k, alpha), (names, *_) in cases.items()
+    }
     titles = {f"{k}|{alpha}": title for (k, alpha), (*_, title) in cases.items()}
-    axis = alt.Axis(labelExpr=f"({json.dumps(labels)}){case}[datum.value]", labelAngle=0)
+    axis = alt.Axis(
+        labelExpr=f"({json.dumps(labels)}){case}[datum.value]", labelAngle=0
+    )
     axis.title = "client, by its main digit"
     color = alt.Color("number:Q", title="cosine").scale(**signed(1.0))
     cells = (
         alt.Chart()
         .mark_rect()
-        .encode(alt.X("column:O", axis=axis), alt.Y("row:O", axis=axis), color, tooltip="number:Q")
+        .encode(
+            alt.X("column:O", axis=axis),
+            alt.Y("row:O", axis=axis),
+            color,
+            tooltip="number:Q",
+        )
     )
-    clients, alphas = (list(dict.fromkeys(values)) for values in zip(*cases, strict=True))
+    clients, alphas = (
+        list(dict.fromkeys(values)) for values in zip(*cases, strict=True)
+    )
     params = [choice("clients", "clients", clients), choice("alpha", "alpha", alphas)]
     shared = alt.Chart(alt.InlineData(values=values)).transform_filter(
         "datum.clients == clients && datum.alpha == alpha"
@@ -66,8 +90,8 @@ def agreement(cases: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]])
 def kernel_rows(
     rows: Mapping[str, torch.Tensor], apart: Collection[str] = (), size: float = 0.66
 ) -> Figure:
-    """Rows of kernels [count, in, k, k] under one another, labelled, of input channel 0; colours
-    are those of ``SIGNED``.
+    """Rows of kernels [count, in, k, k] under one another, labelled, of input channel
+    0; colours are those of ``SIGNED``.
 
     All rows share the scale of the largest value but those named in ``apart``.
     """
@@ -75,7 +99,9 @@ def kernel_rows(
     first = {label: w[:count, 0].detach().cpu() for label, w in rows.items()}
     extent = (0.8 + size * count, size * len(rows))
     figure, axs = plt.subplots(len(rows), count, figsize=extent, layout="constrained")
-    shared = max(float(w.abs().max()) for label, w in first.items() if label not in apart)
+    shared = max(
+        float(w.abs().max()) for label, w in first.items() if label not in apart
+    )
     for line, (label, kernels) in zip(axs, first.items(), strict=True):
         limit = float(kernels.abs().max()) if label in apart else shared
         for ax, kernel in zip(line, kernels, strict=True):

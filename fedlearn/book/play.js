@@ -192,7 +192,7 @@ function federation() {
     }
   }
 
-  // ---- coders, as wire/: one tensor -> bytes -> one tensor. `draws` is for those whose two ends share randomness ---------------------
+  // ---- coders, as wire/: one tensor -> bytes -> one tensor ----------------------------------------------------------------------------------
   const how_many = (ratio, n) => Math.min(n, Math.ceil(ratio * n * (1 - 1e-15)));
   const bytes_of = (write) => { const w = new Writer(); write(w); return w.bytes.slice(); };
   function signs(w, x) {
@@ -263,14 +263,6 @@ function federation() {
         return scattered(n, index, ternary ? either(reader, count, reader.floats(1)[0]) : reader.floats(count));
       },
     }),
-    RandomK: (ratio) => {
-      const index = (n, draws) => permutation(n, draws).subarray(0, how_many(ratio, n));
-      return {
-        shared: true,
-        encode: (x, draws) => bytes_of((w) => w.floats(Array.from(index(x.length, draws), (i) => x[i]))),
-        decode: (bytes, n, draws) => scattered(n, index(n, draws), new Reader(bytes).floats(how_many(ratio, n))),
-      };
-    },
   };
 
   // ---- what travels: a chain of steps, and the words by which the package knows it ---------------------------------------------------
@@ -278,12 +270,12 @@ function federation() {
   function link_of(up, ratio) {
     const words = { bits: "Uniform(bits=8)", largest: `TopK(ratio=${ratio}, values='float32')`,
       memory: `TopK(ratio=${ratio}, values='float32')`,
-      stc: `TopK(ratio=${ratio}, values='sign')`, random: `RandomK(ratio=${ratio}, unbiased=False)`, votes: "Signs(scaled=False)",
+      stc: `TopK(ratio=${ratio}, values='sign')`, votes: "Signs(scaled=False)",
         signs: "Signs(scaled=True)" }[up];
     const coder = { whole: () => dense, bits: CODERS.Uniform, votes: CODERS.Votes, signs: CODERS.Signs, stc: () => CODERS.TopK(ratio,
       true),
-      largest: () => CODERS.TopK(ratio, false), memory: () => CODERS.TopK(ratio, false), random: () => CODERS.RandomK(ratio) }[up]();
-    const feedback = ["memory", "stc", "random"].includes(up), whole = ["votes", "signs"].includes(up) ? 0 : 2;
+      largest: () => CODERS.TopK(ratio, false), memory: () => CODERS.TopK(ratio, false) }[up]();
+    const feedback = ["memory", "stc"].includes(up), whole = ["votes", "signs"].includes(up) ? 0 : 2;
     const steps = ["Update()", ...(feedback ? ["Feedback()"] : []), ...(words ? [`Lossy(coder=${words}, whole=${whole})`] : [])];
     return { name: `Uplink(${steps.join(", ")})`, feedback, coders: SHAPES.map(([, shape]) => (shape.length < whole ? dense : coder)) };
   }
@@ -392,7 +384,6 @@ function federation() {
     const errors = [...owned.map(() => zeros()), zeros()];  // what each client, and the server, did not send
     const copies = owned.map(() => ({ w: first, round: 0 }));  // the models that clients keep where steps come down
     const kept = SHAPES.map(() => ({ from: 1, steps: new Map() })), answered = new Array(K).fill(0);
-    const shared = (coder, t, k, i) => (coder.shared ? generator(s.seed, "shared coder", t, k, SHAPES[i][0]) : null);
     const finite = (tensors) => tensors.every((tensor) => tensor.every(Number.isFinite));
     let w = first, t = 0, answers = new Map();  // of the last round, to look at
 
@@ -404,8 +395,8 @@ function federation() {
     /** An update -> sections, and what the other side reads; what is lost stays in `error`. Client -1 is the server. */
     function code(link, update, error, k) {
       const meant = link.feedback ? update.map((u, i) => u.map((v, j) => v + error[i][j])) : update;
-      const sections = meant.map((u, i) => link.coders[i].encode(u, shared(link.coders[i], t, k, i)));
-      const sent = sections.map((bytes, i) => link.coders[i].decode(bytes, SIZES[i], shared(link.coders[i], t, k, i)));
+      const sections = meant.map((u, i) => link.coders[i].encode(u));
+      const sent = sections.map((bytes, i) => link.coders[i].decode(bytes, SIZES[i]));
       if (link.feedback) meant.forEach((u, i) => u.forEach((v, j) => { error[i][j] = v - sent[i][j]; }));
       return { sections, sent };
     }
@@ -425,7 +416,7 @@ function federation() {
       if (!reader.number(1)) return reader.floats(n);
       for (let r = reader.number(4) + 1; reader.rest.length; r++) {
         const taken = reader.take(reader.number(4)), coder = steps.coders[i];
-        if (r > copy.round && taken.length) coder.decode(taken, n, shared(coder, r, -1, i)).forEach((v, j) => { tensor[j] += v; });
+        if (r > copy.round && taken.length) coder.decode(taken, n).forEach((v, j) => { tensor[j] += v; });
       }
       return tensor;
     }
@@ -494,7 +485,7 @@ function federation() {
           if (keep) messages.push({ client: k, down: message, up: a.bytes, sent: a.sent });
           const { samples, sections } = unpack(a.bytes, 1, up, t, k);
           if (sections.length) {
-            const update = sections.map((bytes, i) => uplink.coders[i].decode(bytes, SIZES[i], shared(uplink.coders[i], t, k, i)));
+            const update = sections.map((bytes, i) => uplink.coders[i].decode(bytes, SIZES[i]));
             arrivals.push({ k, samples, update });
           }
         }
@@ -556,7 +547,7 @@ const FIELDS = {
     "dirichlet:0.1": "very uneven shares", "main_class:1": "one digit each" } },
   up: { name: "What they send", start: "whole", options: { whole: "the whole update", bits: "8 bits a number",
     signs: "signs only, as votes", largest: "the largest numbers",
-    memory: "the largest, with memory", stc: "signs of the largest, with memory", random: "numbers at random, with memory" } },
+    memory: "the largest, with memory", stc: "signs of the largest, with memory" } },
   ratio: { name: "Share that is sent", start: 0.1, options: { 0.01: "1 %", 0.03: "3 %", 0.1: "10 %", 0.3: "30 %" } },
   down: { name: "What comes down", start: "dense", options: { dense: "the whole network", same: "its change, packed as updates are" } },
   share: { name: "Asked each round", start: 1, options: { 0.1: "a tenth of the clients", 0.3: "three tenths", 0.5: "half", 1: "all" } },
@@ -570,7 +561,7 @@ const FIELDS = {
 };
 const OPEN = ["clients", "split", "up", "ratio"];  // the other controls are folded
 const FREE = ["seed", "rounds", "against"];  // what a scene's sentences do not depend on
-const SPARSE = ["largest", "memory", "stc", "random"];  // what is sent is a share of the entries
+const SPARSE = ["largest", "memory", "stc"];  // what is sent is a share of the entries
 
 // What a scene sets; who is looked at; what it asks and, afterwards, says; and the one thing to change then.
 const SCENES = {
@@ -629,7 +620,7 @@ function address(scene, s) {
 /** The same in Python, with the package. */
 function in_python(s, links, liars) {
   const qualified = (link) => link.replace(/\b(Update|Feedback|Lossy|Replay)\(/g,
-    "fl.parts.$1(").replace(/\b(Uniform|TopK|RandomK|Signs)\(/g, "fl.wire.$1(").replace(/\b(Uplink|Downlink)\(/g, "fl.$1(");
+    "fl.parts.$1(").replace(/\b(Uniform|TopK|Signs)\(/g, "fl.wire.$1(").replace(/\b(Uplink|Downlink)\(/g, "fl.$1(");
   const [up, down] = links.map(qualified), mean = s.up === "signs" ? "Majority(0.01)" : "fl.Mean()",
     steps = down.match(/^fl\.parts\.Replay\((.*)\)$/);
   return [
@@ -983,7 +974,7 @@ function render({ model, el }) {
 
   function close() {
     const seen = shown?.seen?.client === focus ? shown.seen : null, canvases = [...el.querySelectorAll(".fl-rows canvas")],
-      forgets = !["memory", "stc", "random"].includes(s.up), names = [...el.querySelectorAll(".fl-rows div > span")];
+      forgets = !["memory", "stc"].includes(s.up), names = [...el.querySelectorAll(".fl-rows div > span")];
     const [zero, plus, minus] = shades, votes = s.up === "signs";
     const rest = seen && (seen.memory || seen.update.map((v, i) => (votes ? Math.abs(v) : v - seen.sent[i])));
     $(".fl-close-said").textContent = !shown ? "" : !shown.drawn.includes(focus) ? "was not asked in this round."

@@ -1,28 +1,86 @@
-"""What does it send? Gigabytes of a training under sliders, what a meter counted in other people's
-programs, and their compressors beside ours; all stored by commands that the page names."""
+"""What does it send? Gigabytes of a training under sliders, and the stored tables of ``fl.cost``.
+
+python -m fedlearn.book.sends    # makes data/results/sends.json again, in some minutes
+"""
 
 import json
-import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..costs import Cost
+import torch
+from torch import nn
+
 from ..data.sources import data_path
+from ..files import to_json, write_text
 from .show import Chart, Shown, chart, table
 
 if TYPE_CHECKING:
     import pandas
 
+COMMAND = "python -m fedlearn.book.sends"
+TOKENS = 1000
+TWO = "ResNet-50", "transformer block"
+
+
+class Block(nn.Module):
+    """A transformer block between an embedding and a head."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.block = nn.TransformerEncoderLayer(width, 8, 4 * width, batch_first=True)
+        self.head = nn.Linear(width, TOKENS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.block(self.embedding(x)))
+
+
+NETWORKS: dict[str, tuple[Any, Any]] = {  # label: network, input
+    "digits_cnn": ("digits_cnn", "1x8x8"),
+    "McMahan's CNN": ("mcmahan_cnn", "1x28x28"),
+    "transformer block": (Block, (64,)),
+    "MobileNetV2": ("torchvision.models:mobilenet_v2", "3x32x32"),
+    "ResNet-18": ("resnet18", "3x32x32"),
+    "ResNet-50": ("torchvision.models:resnet50", "3x32x32"),
+}
+
+
+def store() -> None:
+    """Count what every method sends for ``NETWORKS``, and write the file."""
+    from ..costs import cost
+
+    tables = []
+    for label, (network, shape) in NETWORKS.items():
+        if network is Block:
+            generator = torch.Generator().manual_seed(0)
+            shape = torch.randint(TOKENS, (2, *shape), generator=generator)
+        costs = cost(network, shape)
+        rows = costs[["up", "down", "factor", "note"]].reset_index()
+        entry = {
+            "name": label,
+            "numbers": costs.attrs["numbers"],
+            "wide": costs.attrs["wide"],
+            "rows": json.loads(rows.to_json(orient="records")),
+        }
+        tables.append(entry)
+        print(label, flush=True)
+    settings = {"command": COMMAND, "torch": torch.__version__}
+    path = data_path("results", "sends.json")
+    write_text(path, to_json({"settings": settings, "tables": tables}, indent=1) + "\n")
+
 
 @cache
-def stored(name: str) -> dict[str, Any]:
-    """A file of ``data/results``."""
-    return json.loads(data_path("results", name).read_text(encoding="utf-8"))
+def stored() -> dict[str, "pandas.DataFrame"]:
+    """The stored tables by network: a row a method."""
+    import pandas
 
-
-def costs(kind: str = "costs") -> dict[str, Cost]:
-    """The stored tables of ``fl.cost``, or those of a meter (``kind`` "meters"), by network."""
-    return {entry["network"]["name"]: Cost(**entry) for entry in stored("sends.json")[kind]}
+    text = data_path("results", "sends.json").read_text(encoding="utf-8")
+    frames = {}
+    for entry in json.loads(text)["tables"]:
+        frame = pandas.DataFrame(entry["rows"]).set_index("method")
+        frame.attrs = {name: entry[name] for name in ("numbers", "wide")}
+        frames[entry["name"]] = frame
+    return frames
 
 
 def totals(number: str, caption: str, alt: str) -> Chart:
@@ -30,17 +88,19 @@ def totals(number: str, caption: str, alt: str) -> Chart:
     from .vega import BLUE, LEGEND, SKY, choice, heading, layered, series, slider
     from .vega import alt as altair
 
-    tables = {name: [r for r in cost.rows if r["up"]] for name, cost in costs().items()}
-    rows = [
-        {"network": name, "method": row["method"], "way": way, "bytes": row[way]}
-        for name, body in tables.items()
-        for row in body
-        for way in ("up", "down")
-    ]
-    both = {name: {r["method"]: r["up"] + r["down"] for r in body} for name, body in tables.items()}
+    frames = {name: frame.dropna(subset="up") for name, frame in stored().items()}
+    rows = []
+    both: dict[str, dict[str, float]] = {}
+    for name, frame in frames.items():
+        both[name] = (frame["up"] + frame["down"]).to_dict()
+        for method, row in frame.iterrows():
+            for way in ("up", "down"):
+                rows.append(
+                    {"network": name, "method": method, "way": way, "bytes": row[way]}
+                )
     methods = list(dict.fromkeys(row["method"] for row in rows))
     params = [
-        choice("network", "network", list(tables), "ResNet-50", "select"),
+        choice("network", "network", list(frames), "ResNet-50", "select"),
         choice("method", "method", methods, "rpn", "select"),
         slider("clients", "clients of a round", 10, 1, 200, 1),
         slider("rounds", "rounds", 100, 10, 1000, 10),
@@ -63,12 +123,16 @@ def totals(number: str, caption: str, alt: str) -> Chart:
             altair.X("gb:Q", title="GB of all clients and rounds"),
             altair.Y("method:N", title=None, sort=order),
             series(altair.Color, "way", ("up", "down"), (BLUE, SKY), LEGEND),
-            opacity=altair.condition("datum.method == method", altair.value(1), altair.value(0.45)),
+            opacity=altair.condition(
+                "datum.method == method", altair.value(1), altair.value(0.45)
+            ),
             tooltip=[
                 altair.Tooltip("method:N"),
                 altair.Tooltip("way:N"),
                 altair.Tooltip("gb:Q", title="GB", format=".3~r"),
-                altair.Tooltip("bytes:Q", title="bytes of a client and round", format=","),
+                altair.Tooltip(
+                    "bytes:Q", title="bytes of a client and round", format=","
+                ),
             ],
         )
     )
@@ -76,71 +140,38 @@ def totals(number: str, caption: str, alt: str) -> Chart:
     return chart(number, picture, caption, alt, {"clients": "", "rounds": ""})
 
 
-def side_by_side(tables: dict[str, Cost], *columns: str) -> "pandas.DataFrame":
-    """Some columns of several tables, by method."""
-    import pandas
-
-    frames = []
-    for name, cost in tables.items():
-        frame = cost.table()
-        chosen = [head for head in frame if re.sub("^[kM]B ", "", head) in columns]
-        frames.append(frame[chosen].rename(columns=f"{name}: {{}}".format))
-    return pandas.concat(frames, axis=1)
-
-
 def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":
     """The same with one row for methods whose rows are equal; empty rows are left out."""
-    heads, filled = list(frame), frame[frame.astype(bool).any(axis=1)].reset_index()
+    heads = list(frame)
+    filled = frame[frame.astype(bool).any(axis=1)].reset_index()
     methods = filled.groupby(heads, sort=False, dropna=False)["method"].agg(", ".join)
     return methods.reset_index()[["method", *heads]]
 
 
-TWO = "ResNet-50", "transformer block"
-
-
 def two_networks(number: str, caption: str) -> Shown:
     """What every method sends of a ResNet-50 and of a transformer block."""
-    rows = side_by_side({name: costs()[name] for name in TWO}, "up", "down", "times less")
-    return table(number, equal_rows(rows), caption)
+    import pandas
+
+    texts = {}
+    for name in TWO:
+        frame = stored()[name]
+        for head, column, form, unit in (
+            ("MB up", "up", ".3f", 1e6),
+            ("MB down", "down", ".3f", 1e6),
+            ("times less", "factor", ".1f", 1),
+        ):
+            values = (frame[column] / unit).map(f"{{:{form}}}".format)
+            texts[f"{name}: {head}"] = values.where(frame[column].notna(), "")
+    return table(number, equal_rows(pandas.DataFrame(texts)), caption)
 
 
 def reasons(number: str, caption: str) -> Shown:
     """What a method does to these two networks, or why it has no form for one."""
     import pandas
 
-    notes = {name: {row["method"]: row["note"] for row in costs()[name].rows} for name in TWO}
-    return table(number, equal_rows(pandas.DataFrame(notes).rename_axis("method")), caption)
+    notes = pandas.DataFrame({name: stored()[name]["note"] for name in TWO})
+    return table(number, equal_rows(notes), caption)
 
 
-SHOWN = {
-    "as sent", "dense", "float16", "pooled (RPN)", "top 1/32, signs (STC)", "SmartIdx, 1/32",
-    "scaled signs", "QSGD, 127 levels, entropy", "EDEN, 4 bits", "PowerSGD, rank 2",
-    "zipped floats",
-}  # fmt: skip
-
-
-def metered(number: str, caption: str) -> Shown:
-    """What the meter counted in two programs."""
-    rows = side_by_side(costs("meters"), "up", "down", "error").rename_axis("what is sent")
-    return table(number, rows[rows.index.isin(SHOWN)].reset_index(), caption)
-
-
-def conformance(number: str, caption: str) -> Shown:
-    """Other people's compressors and our coders on the same tensors."""
-    import pandas
-
-    rows = pandas.DataFrame(stored("coders_peers.json")["rows"])
-    rows[["theirs", "ours"]] /= 1e6
-    rows["our coder"] = "`" + rows["coder"] + "`"
-    rows = rows.rename(columns=lambda name: name.replace("_", " "))
-    heads = ["program", "compressor", "our coder", "theirs", "ours", "their error", "our error"]
-    units = dict.fromkeys(heads[3:5], "MB") | dict.fromkeys(heads[5:], "of the energy")
-    forms = dict.fromkeys(heads[3:5], ".2f") | dict.fromkeys(heads[5:], ".2g")
-    return table(number, rows[heads], caption, units, forms)
-
-
-def repeated(number: str, caption: str) -> Shown:
-    """The same update sent again and again through signs, with and without a memory."""
-    again, error = stored("coders_peers.json")["again"], "error of the mean"
-    rows = [{"who remembers": name, error: value} for name, value in again.items()]
-    return table(number, rows, caption, {error: "of the energy"}, {error: ".2g"})
+if __name__ == "__main__":
+    store()

@@ -1,4 +1,5 @@
-"""What a chapter's set-up does in one call: checks the parameters, and makes tasks and runs."""
+"""What a chapter's set-up does in one call: checks the parameters, and makes tasks
+and runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,9 +9,8 @@ import torch
 
 from .. import seeing
 from ..core import Method, run
-from ..errors import pick
+from ..errors import check_whole, pick
 from ..history import History
-from ..settings import whole_number
 from ..tasks import TASKS, Task
 from .show import Shown
 
@@ -24,13 +24,16 @@ def styles() -> Shown:
 
 
 class Chapter:
-    """A chapter's parameters, checked; ``task`` and ``run`` use them unless told otherwise.
+    """A chapter's parameters, checked; ``task`` and ``run`` use them unless told
+    otherwise.
 
-    ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset, clients=clients)``:
-    ``task`` are arguments of ``fl.tasks.classification``, or of the kind that ``task="detection"``
-    names. With ``scale="full"`` there are five seeds instead of three. What cannot be is said in
-    one sentence: a data set or a GPU that is not there, fewer than two clients. Shown, it brings
-    the styles of figures and tables into the page.
+        ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset,
+        clients=clients)``:
+        ``task`` are arguments of ``fl.tasks.classification``, or of the kind that
+        ``task="detection"`` names. With ``scale="full"`` there are five seeds instead
+        of three. What cannot be is said in one sentence: a data set or a GPU that is
+        not there, fewer than two clients. Shown, it brings the styles of figures and
+        tables into the page.
     """
 
     def __init__(
@@ -42,28 +45,41 @@ class Chapter:
         **task: Any,
     ) -> None:
         pick(scale, SCALES, "scale")
-        whole_number("rounds", rounds)
+        check_whole("rounds", rounds)
+        check_whole("seed", seed, least=0)  # papermill -r hands over a text
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
-            raise ValueError(f"A federation has at least 2 clients, not {task['clients']}.")
+            raise ValueError(
+                f"A federation has at least 2 clients, not {task['clients']}."
+            )
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f'There is no GPU here for device "{device}"; "auto" takes the CPU.')
+            raise ValueError(
+                f'There is no GPU here for device "{device}"; "auto" takes the CPU.'
+            )
         self.scale, self.device, self.seed, self.rounds = scale, device, seed, rounds
         self.seeds = [seed + k for k in range(5 if scale == "full" else 3)]
         # a chapter takes a minute: of the larger data sets a part is enough for that
         few = scale == "quick" and task.get("dataset", "digits") != "digits"
         part = {"train": 600, "test": 500} if few else {}
         self.options: dict[str, Any] = {"device": device, **part, **task}
-        self.how: dict[str, Any] = {"batch_size": 16, "engine": "stacked", "progress": False}
+        self.how: dict[str, Any] = {
+            "batch_size": 16,
+            "engine": "stacked",
+            "progress": False,
+        }
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
-        # on a GPU a chapter's own loops compute as exactly as the package does, and always the same
-        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = False, True
+        # on a GPU a chapter's own loops compute as exactly as the package does, and
+        # always the same
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = (
+            False,
+            True,
+        )
         self.task()  # a data set that is absent is said here
 
     def task(self, **changes: Any) -> Task:
-        """The task with the chapter's parameters, or others in their place. ``task`` names its
-        kind, "classification" unless the chapter says otherwise."""
+        """The task with the chapter's parameters, or others in their place. ``task``
+        names its kind, "classification" unless the chapter says otherwise."""
         options = {"task": "classification", "seed": self.seed} | self.options | changes
         return pick(options.pop("task"), TASKS | seeing.TASKS, "task")(**options)
 
@@ -84,7 +100,9 @@ class Chapter:
         return f'{styles().content}<p class="fl fl-small">{self!r}</p>'
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{k} {v}" for k, v in self.options.items() if v not in (None, ""))
+        options = ", ".join(
+            f"{k} {v}" for k, v in self.options.items() if v not in (None, "")
+        )
         return f"{options}; seeds {', '.join(map(str, self.seeds))}."
 
 

@@ -1,8 +1,8 @@
-"""Figures, tables and charts as one call each, the same in JupyterLab, VS Code, Colab and on the
-site: HTML with a number, a caption and a text for readers who cannot see.
+"""Figures, tables and charts as one call each, the same in JupyterLab, VS Code, Colab
+and on the site: HTML with a number, a caption and a text for readers who cannot see.
 
-A number is written out ("4.2"), not counted, because the prose names it and one chapter is run
-alone.
+A number is written out ("4.2"), not counted, because the prose names it and one chapter
+is run alone.
 """
 
 import html
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import extra
 from ..files import to_json
 from ..history import MEASURES
-from ..results import summary
+from ..lab.results import summary
 
 if TYPE_CHECKING:
     import pandas
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
 DECIMALS = re.compile(r"(\.\d\d)\d+")
-CURVES = re.compile(r'<path d="M ([^CL"]*)((?:C [^CLz"]*){8})z\s*"')  # a closed path of eight
+CURVES = re.compile(
+    r'<path d="M ([^CL"]*)((?:C [^CLz"]*){8})z\s*"'
+)  # a closed path of eight
 POSITIONS = 5  # of a slider, at least
 NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?[%×]| ± [\d.,]+)?( \(.*\))?$")
 
@@ -45,10 +47,14 @@ class Shown:
 def figcaption(kind: str, number: str, caption: str) -> tuple[str, str]:
     """An id for links, and the caption with its number as HTML; both must be there."""
     if not re.fullmatch(r"[\dA-Z]+\.\d+", number):
-        raise ValueError(f'A {kind.lower()} has a number such as "4.2", not {number!r}.')
+        raise ValueError(
+            f'A {kind.lower()} has a number such as "4.2", not {number!r}.'
+        )
     if not caption.strip():
         raise ValueError(f"{kind} {number} needs a caption.")
-    how = ' <a href="../appendix/how_we_measure.md">How we measure</a>' * (kind == "Table")
+    how = ' <a href="../appendix/how_we_measure.md">How we measure</a>' * (
+        kind == "Table"
+    )
     return f"{kind.lower()}-{number.replace('.', '-')}", (
         f"<figcaption><b>{kind} {number}.</b> {inline(caption)}{how}</figcaption>"
     )
@@ -58,7 +64,8 @@ MARKS = re.compile(r"`([^`]+)`|\$([^$]+)\$|(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*")
 
 
 def inline(text: str) -> str:
-    """Escaped text in which `code`, $formulas$ and *emphasis* are marked up; lines are joined."""
+    """Escaped text in which `code`, $formulas$ and *emphasis* are marked up; lines
+    are joined."""
     return MARKS.sub(_marked, html.escape(" ".join(text.split())))
 
 
@@ -74,7 +81,8 @@ def _marked(match: re.Match[str]) -> str:
 def _disc(curves: re.Match[str]) -> str:
     """A disc of a scatter in a tenth of the letters."""
     (x, bottom), (right, _), (_, top) = (
-        map(float, place.split()[-2:]) for place in (curves[1], *curves[2].split("C")[2:5:2])
+        map(float, place.split()[-2:])
+        for place in (curves[1], *curves[2].split("C")[2:5:2])
     )
     if abs(right - x - abs(bottom - top) / 2) > 0.02:  # not round
         return curves[0]
@@ -86,19 +94,23 @@ def svg(figure: "Figure", salt: str) -> str:
 
     ``ValueError`` if its letters would be smaller than 9 px on a telephone.
     """
-    with extra("book"):
+    with extra("lesson"):
         import matplotlib.pyplot as plt
         from matplotlib import rc_context
         from matplotlib.text import Text
 
     width = float(figure.get_figwidth()) * 72
     sizes = [
-        float(t.get_fontsize()) for t in figure.findobj(Text) if t.get_text() and t.get_visible()
+        float(t.get_fontsize())
+        for t in figure.findobj(Text)
+        if t.get_text() and t.get_visible()
     ]
     if sizes and min(sizes) * PHONE / width < SMALLEST:
         raise ValueError(
-            f"Letters of {min(sizes):.0f} points in a picture {width / 72:.1f} inches wide are too "
-            f"small on a telephone: draw it at most {min(sizes) * PHONE / SMALLEST / 72:.1f} "
+            f"Letters of {min(sizes):.0f} points in a picture "
+            f"{width / 72:.1f} inches wide are too "
+            f"small on a telephone: draw it at most "
+            f"{min(sizes) * PHONE / SMALLEST / 72:.1f} "
             "inches wide, or as two panels."
         )
     buffer = io.StringIO()
@@ -106,14 +118,20 @@ def svg(figure: "Figure", salt: str) -> str:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     plt.close(figure)
     text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(
+        r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL
+    )
     # hundredths of a point are enough
-    text = re.sub(r' (d|x|y)="[^"]+"', lambda match: DECIMALS.sub(r"\1", match[0]), text)
+    text = re.sub(
+        r' (d|x|y)="[^"]+"', lambda match: DECIMALS.sub(r"\1", match[0]), text
+    )
     text = CURVES.sub(_disc, text)
     # ids are the page's, not the picture's
     text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
     size = f'style="max-width:{width * 4 / 3:.0f}px" aria-hidden="true"'
-    return re.sub(r'(<svg [^>]*?) ?width="[^"]*pt"', rf"\1 {size}", text, count=1).replace(
+    return re.sub(
+        r'(<svg [^>]*?) ?width="[^"]*pt"', rf"\1 {size}", text, count=1
+    ).replace(
         f' height="{re.search(r"height=.([^ ]*)pt", text).group(1)}pt"',  # type: ignore[union-attr]
         "",
         1,
@@ -121,12 +139,15 @@ def svg(figure: "Figure", salt: str) -> str:
 
 
 def figure(
-    number: str, picture: "Figure | Axes | Sequence[Figure | Axes]", caption: str, alt: str
+    number: str,
+    picture: "Figure | Axes | Sequence[Figure | Axes]",
+    caption: str,
+    alt: str,
 ) -> Shown:
     """A figure: ``fl.book.figure("4.2", ax, caption="...", alt="...")``.
 
-    ``picture`` is a matplotlib figure, axes of it, or several of them, which stand side by side and
-    below one another on a telephone. ``alt`` says what there is to see.
+    ``picture`` is a matplotlib figure, axes of it, or several of them, which stand side
+    by side and below one another on a telephone. ``alt`` says what there is to see.
     """
     anchor, below = figcaption("Figure", number, caption)
     if not alt.strip():
@@ -138,9 +159,10 @@ def figure(
         f'<div class="fl-panel">{svg(f, f"{anchor}-{k}")}</div>'
         for k, f in enumerate(figures.values())
     )
+    label = html.escape(" ".join(alt.split()))
     return Shown(
         f'<figure class="fl fl-figure" id="{anchor}"><div class="fl-panels" role="img" '
-        f'aria-label="{html.escape(" ".join(alt.split()))}">{panels}</div>{below}</figure>',
+        f'aria-label="{label}">{panels}</div>{below}</figure>',
         f"Figure {number}. {' '.join(caption.split())}",
     )
 
@@ -160,7 +182,9 @@ def cell(value: Any) -> tuple[str, bool]:
             return value, False
         if not NUMBER.fullmatch(value):
             return inline(value), value == "not reached"
-        return inline(value).replace(" (", "<br>("), True  # numbers do not wrap by themselves
+        return inline(value).replace(
+            " (", "<br>("
+        ), True  # numbers do not wrap by themselves
     if value is None or value != value:
         return "", True
     if isinstance(value, bool):
@@ -179,43 +203,104 @@ def table(
 ) -> Shown:
     """A table: a data frame, whose index names the rows, or a list of dictionaries.
 
-    ``units`` says under a column's head what its numbers are counted in, ``forms`` how they are
-    written, such as ".1%". Numbers are set to the right; on a telephone the table scrolls.
+    ``units`` says under a column's head what its numbers are counted in, ``forms`` how
+    they are written, such as ".1%". Numbers are set to the right; on a telephone the
+    table scrolls.
     """
     anchor, above = figcaption("Table", number, caption)
     frame: Any = rows
     if hasattr(frame, "to_dict"):
         named = [str(i) for i in frame.index] if isinstance(frame.index[0], str) else []
-        head, corner = [str(c) for c in frame.columns], str(frame.index.name or "")
+        head = [str(c) for c in frame.columns]
+        corner = str(frame.index.name or "")
         body = frame.to_numpy(object).tolist()
     else:
-        head, corner, named = list(frame[0]), "", []
+        head = list(frame[0])
+        corner = ""
+        named = []
         body = [list(row.values()) for row in frame]
     for k, form in ((head.index(name), form) for name, form in (forms or {}).items()):
         for row in body:
-            row[k] = row[k] if row[k] is None or row[k] != row[k] else format(row[k], form)
+            row[k] = (
+                row[k] if row[k] is None or row[k] != row[k] else format(row[k], form)
+            )
     cells = [[cell(value) for value in row] for row in body]
     columns = [
         [row[k] for row in cells if row[k][0] and "fl-missing" not in row[k][0]]
         for k in range(len(head))
     ]
-    right = [bool(column) and all(is_number for _, is_number in column) for column in columns]
+    right = [
+        bool(column) and all(is_number for _, is_number in column) for column in columns
+    ]
     kind = [' class="fl-number"' if r else "" for r in right]
     units = units or {}
     top = (f"<th>{inline(corner)}</th>" if corner else "<td></td>") if named else ""
     for name, style in zip(head, kind, strict=True):
-        unit = f'<span class="fl-unit">{inline(units[name])}</span>' if name in units else ""
-        top += f'<th scope="col"{style}>{inline(name)}{unit}</th>' if name else "<td></td>"
+        unit = (
+            f'<span class="fl-unit">{inline(units[name])}</span>'
+            if name in units
+            else ""
+        )
+        top += (
+            f'<th scope="col"{style}>{inline(name)}{unit}</th>' if name else "<td></td>"
+        )
     lines = []
     for k, row in enumerate(cells):
         line = f'<th scope="row">{inline(named[k])}</th>' if named else ""
-        line += "".join(f"<td{style}>{v}</td>" for (v, _), style in zip(row, kind, strict=True))
+        line += "".join(
+            f"<td{style}>{v}</td>" for (v, _), style in zip(row, kind, strict=True)
+        )
         lines.append(f"<tr>{line}</tr>")
     return Shown(
         f'<figure class="fl" id="{anchor}">{above}<div class="fl-scroll" role="region" '
-        f'tabindex="0" aria-label="Table {number}"><table class="fl-table"><thead><tr>{top}</tr>'
+        f'tabindex="0" aria-label="Table {number}"><table '
+        f'class="fl-table"><thead><tr>{top}</tr>'
         f"</thead><tbody>{''.join(lines)}</tbody></table></div></figure>",
         f"Table {number}. {caption}\n{rows}",
+    )
+
+
+def sortable(
+    number: str,
+    frame: "pandas.DataFrame",
+    caption: str,
+    style: str = "",
+    text: str = "",
+) -> Shown:
+    """A table that the reader sorts and searches, by itables and without a network.
+
+    The cells of ``frame`` are HTML. ``style`` is a class of the style sheet, and
+    ``text`` is shown in terminals.
+    """
+    with extra("book"):
+        import itables
+        from itables.javascript import generate_init_offline_itables_html
+
+    anchor, above = figcaption("Table", number, caption)
+    bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
+    script = bundle.partition("<div")[0]
+    module = re.findall(r"window\.(\w+) = ", script)[0]
+    body = frame.to_html(index=False, escape=False, border=0, classes="fl-table")
+    options = {
+        "paging": False,
+        "autoWidth": False,
+        "order": [],
+        "layout": {
+            "topStart": "search",
+            "topEnd": "info",
+            "bottomStart": None,
+            "bottomEnd": None,
+        },
+    }
+    return Shown(
+        f'<figure class="fl fl-sortable {style}" id="{anchor}">{above}'
+        f'<div class="fl-scroll" role="region" tabindex="0" '
+        f'aria-label="Table {number}">'
+        f'{body}</div></figure>{script}<script type="module">'
+        f"const {{ ITable }} = await window.{module};"
+        f'new ITable(document.querySelector("#{anchor} table"), '
+        f"{to_json(options)});</script>",
+        text or f"Table {number}. {caption}\n{frame}",
     )
 
 
@@ -239,13 +324,17 @@ def runs(
 
 
 class Chart(Shown):
-    """A Vega-Lite chart in two outputs: the spec alone, which Jupyter, VS Code and Colab draw, and
-    HTML with the caption, in which the spec lies hidden until the site's script draws it.
+    """A Vega-Lite chart in two outputs: the spec alone, which Jupyter, VS Code and
+    Colab draw, and HTML with the caption, in which the spec lies hidden until the
+    site's script draws it.
 
-    They are two, because JupyterLab would show the HTML of one output in place of its spec.
+    They are two, because JupyterLab would show the HTML of one output in place of its
+    spec.
     """
 
-    def __init__(self, spec: dict[str, Any], anchor: str, below: str, text: str) -> None:
+    def __init__(
+        self, spec: dict[str, Any], anchor: str, below: str, text: str
+    ) -> None:
         data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
         picture = (
             f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
@@ -271,13 +360,16 @@ def chart(
     keep: Sequence[str] = (),
     **more: Any,
 ) -> Chart:
-    """An Altair chart (or its dictionary), whose sliders move in the page without a kernel.
+    """An Altair chart (or its dictionary), whose sliders move in the page without a
+    kernel.
 
-    A slider needs a name that says what it sets, and at least five positions. ``units`` maps
-    parameters to the unit that a screen reader adds to the value; the values of the parameters in
-    ``keep`` are there again when the reader comes back to the page. ``more`` is for the page's
-    script: ``says`` maps sliders to parameters that hold their value in words, ``moved`` to the
-    parameters, with values, that a hand on the slider sets.
+        A slider needs a name that says what it sets, and at least five positions.
+        ``units`` maps parameters to the unit that a screen reader adds to the value;
+        the values of the parameters in
+        ``keep`` are there again when the reader comes back to the page. ``more`` is for
+        the page's script: ``says`` maps sliders to parameters that hold their value in
+        words,
+        ``moved`` to the parameters, with values, that a hand on the slider sets.
     """
     anchor, below = figcaption("Figure", number, caption)
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
@@ -288,11 +380,15 @@ def chart(
         if not isinstance(bind, dict):
             continue
         if not str(bind.get("name", "")).strip():
-            raise ValueError(f"The control {p['name']!r} of figure {number} needs a name.")
+            raise ValueError(
+                f"The control {p['name']!r} of figure {number} needs a name."
+            )
         if bind.get("input") == "range":
             count = (bind["max"] - bind["min"]) / bind.get("step", 1) + 1
             if count < POSITIONS - 1e-9:
-                raise ValueError(f"The slider {p['name']!r} has fewer than {POSITIONS} positions.")
+                raise ValueError(
+                    f"The slider {p['name']!r} has fewer than {POSITIONS} positions."
+                )
     spec |= {
         "description": " ".join(alt.split()),
         "usermeta": {"units": dict(units or {}), "keep": list(keep), **more},

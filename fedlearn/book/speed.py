@@ -7,8 +7,8 @@ GROWTH = "digits CNN, one batch each"
 
 
 def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Seconds of a round over the bare loop's, a row each network, number of clients and form, from
-    the table and the growth of a file of ``speed.py``."""
+    """Seconds of a round over the bare loop's, a row each network, number of clients
+    and form, from the table and the growth of a file of ``speed.py``."""
     entries = [(GROWTH, row) for row in measured["growth"]]
     entries += [(row["network"], row) for row in measured["table"]["rows"]]
     return [
@@ -26,13 +26,27 @@ def ratio_rows(measured: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, Any]:
-    """Ratios to the bare loop against the number of clients, under a list of networks. Stacked
-    training is shown when the reader asks, or has guessed its ratio."""
+    """Ratios to the bare loop against the number of clients, under a list of networks.
+    Stacked training is shown when the reader asks, or has guessed its ratio."""
     from . import vega
-    from .vega import BOLD, DOTTED, LEGEND, ONE, alt, choice, layered, series, slider, tick
+    from .vega import (
+        BOLD,
+        DOTTED,
+        LEGEND,
+        ONE,
+        alt,
+        choice,
+        layered,
+        series,
+        slider,
+        tick,
+    )
 
     rows = ratio_rows(measured)
-    networks = [GROWTH, *dict.fromkeys(row["network"] for row in measured["table"]["rows"])]
+    networks = [
+        GROWTH,
+        *dict.fromkeys(row["network"] for row in measured["table"]["rows"]),
+    ]
     forms = list(dict.fromkeys(row["form"] for row in rows))
     x = alt.X("clients:Q").scale(type="log", domain=[0.8, 1250], nice=False)
     x = x.axis(title="clients", values=[1, 10, 100, 1000], grid=True)
@@ -48,9 +62,9 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
     thin = DOTTED | {"strokeDash": [6, 2]}
     layers = [
         label.mark_rule(**thin).encode(y),
-        label.mark_text(**BOLD | {"align": "right", "fontWeight": "normal"}, dy=-7).encode(
-            x, y, text="says:N"
-        ),
+        label.mark_text(
+            **BOLD | {"align": "right", "fontWeight": "normal"}, dy=-7
+        ).encode(x, y, text="says:N"),
         alt.Chart(alt.InlineData(values=[{"ratio": 1}])).mark_rule(**DOTTED).encode(y),
         alt.Chart()
         .mark_line(strokeWidth=2, point={"size": 60})
@@ -64,7 +78,9 @@ def ratios(measured: dict[str, Any], guess: float | None = None) -> dict[str, An
         ),
     ]
     params = [
-        slider("guess", "your guess for ten clients, loop = 1", guess or 0.8, 0.1, 2, 0.05),
+        slider(
+            "guess", "your guess for ten clients, loop = 1", guess or 0.8, 0.1, 2, 0.05
+        ),
         tick("reveal", "show stacked training", guess is not None),
         choice("network", "network", networks, GROWTH, "select"),
     ]

@@ -1,4 +1,5 @@
-"""Chapter 3, sending less: its explorers, its figures, and the checks of the exercises."""
+"""Chapter 3, sending less: its explorers, its figures, and the checks of the
+exercises."""
 
 import math
 from typing import Any
@@ -8,16 +9,19 @@ import torch
 
 from .check import TWICE, Reasons, number, varied
 
-# ---- one update, round after round ---------------------------------------------------------------
+# ---- one update, round after round ---------------------------------------------------
 
 MEANT = [-0.6, -0.3, 0.3, 0.1, -0.6, 0.1, 0.1, -0.4, 0.2, -0.5, -0.1, 0.1]
 MEANT += [-0.1, 0.1, 0.2, 0.8, -0.2, 0.1, 0.2, -0.2, -2.0, 1.0, -0.2, -0.2]
-WIDTHS, KEPT, ROUNDS = range(1, 6), range(2, 25, 2), range(1, 13)
+WIDTHS = range(1, 6)
+KEPT = range(2, 25, 2)
+ROUNDS = range(1, 13)
 
 
 def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
     """The largest entries in so many bits: their signs, or evenly spaced levels."""
-    out, largest = np.zeros_like(x), np.argsort(-np.abs(x), kind="stable")[:kept]
+    out = np.zeros_like(x)
+    largest = np.argsort(-np.abs(x), kind="stable")[:kept]
     v = x[largest]
     step = np.ptp(v) / (2**bits - 1) or 1
     size = np.abs(v).mean()
@@ -27,31 +31,39 @@ def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
 
 
 def arrivals(bits: int, kept: int) -> list[list[int]]:
-    """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost is said in
-    a later round."""
-    meant, error, total, rows = np.array(MEANT), np.zeros(24), np.zeros(24), []
+    """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost
+    is said in a later round."""
+    meant = np.array(MEANT)
+    error = np.zeros(24)
+    total = np.zeros(24)
+    rows = []
     for t in ROUNDS:
         message = squeezed(meant + error, bits, kept)
-        error, total = meant + error - message, total + message
+        error = meant + error - message
+        total = total + message
         rows.append(np.rint(100 * total / t).astype(int).tolist())
     return rows
 
 
 def watch_update() -> dict[str, Any]:
-    """An update of 24 numbers under sliders for the bits, the entries kept and the round: what
-    arrives, what is remembered, and what a message costs."""
+    """An update of 24 numbers under sliders for the bits, the entries kept and the
+    round: what arrives, what is remembered, and what a message costs."""
     from .vega import BLUE, BOLD, GREY, ONE, ORANGE, WORDS, alt, layered, slider, tick
 
     places = [math.ceil(math.log2(math.comb(24, k))) for k in KEPT]
     lines = (
-        "['a message: ' + (ceil((kept * bits + places[kept / 2 - 1]) / 8) + (bits > 1 ? 8 : 4)) + "
-        "' bytes instead of 96', 'not heard so far: ' + format(datum.lost / datum.all, '.0%') + "
+        "['a message: ' + (ceil((kept * bits + places[kept / 2 - 1]) / "
+        "8) + (bits > 1 ? 8 : 4)) + "
+        "' bytes instead of 96', 'not heard so far: ' + "
+        "format(datum.lost / datum.all, '.0%') + "
         "' of the energy']"
     )
     shared = alt.Chart(
         alt.InlineData(values=[{"i": i, "meant": v} for i, v in enumerate(MEANT)])
     ).transform_calculate(
-        arrived="heard[bits - 1][kept / 2 - 1][remember ? round - 1 : 0][datum.i] / 100",
+        arrived=(
+            "heard[bits - 1][kept / 2 - 1][remember ? round - 1 : 0][datum.i] / 100"
+        ),
         wrong="datum.meant - datum.arrived",
         left="remember ? round * datum.wrong : datum.wrong",
         foot="-4.3",
@@ -70,7 +82,11 @@ def watch_update() -> dict[str, Any]:
 
     def words(text: str, y: float, **look: Any) -> alt.Chart:
         place = {"x": alt.value(4), "y": alt.YDatum(y, type="quantitative")}
-        return alt.Chart(ONE).mark_text(**WORDS | look, text=alt.ExprRef(text)).encode(**place)
+        return (
+            alt.Chart(ONE)
+            .mark_text(**WORDS | look, text=alt.ExprRef(text))
+            .encode(**place)
+        )
 
     layers = [
         bars("meant", color="transparent", stroke=GREY, strokeWidth=1.2, size=15),
@@ -85,7 +101,11 @@ def watch_update() -> dict[str, Any]:
         .encode(x=alt.value(4), y=alt.value(2), text="said:N"),
         words("'grey: meant; blue: what arrives in a round, on average'", 1.55),
         words(
-            "remember ? 'orange: remembered, still to be said' : 'orange: lost, every time'", -2.5
+            (
+                "remember ? 'orange: remembered, still to be said' : 'orange: "
+                "lost, every time'"
+            ),
+            -2.5,
         ),
     ]
     params = [
@@ -99,7 +119,7 @@ def watch_update() -> dict[str, Any]:
     return layered(300, params, layers, shared, grid=False, view={"stroke": None})
 
 
-# ---- exercises -----------------------------------------------------------------------------------
+# ---- exercises -----------------------------------------------------------------------
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -107,22 +127,34 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def random_positions(answer: Any) -> Reasons:
-    """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n], n/k times
-    the entries drawn. How a side draws from the seed is up to it."""
-    if not isinstance(answer, tuple) or len(answer) != 2 or not all(callable(f) for f in answer):
+    """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n],
+    n/k times the entries drawn. How a side draws from the seed is up to it."""
+    if (
+        not isinstance(answer, tuple)
+        or len(answer) != 2
+        or not all(callable(f) for f in answer)
+    ):
         yield "two functions are asked for: pass the pair (send, receive)"
     send, receive = answer
-    n, k = 40, 10
+    n = 40
+    k = 10
     x = torch.rand(n, generator=seeded(7)) + 1
-    before, counts, elsewhere = x.clone(), torch.zeros(n), False
+    before = x.clone()
+    counts = torch.zeros(n)
+    elsewhere = False
     for seed in range(20):
-        torch.manual_seed(1000 + seed)  # the two sides are two machines: only the seed is shared
+        torch.manual_seed(
+            1000 + seed
+        )  # the two sides are two machines: only the seed is shared
         state = torch.get_rng_state()
         values = send(x, k, seed)
         elsewhere |= not torch.equal(torch.get_rng_state(), state)
         yield not torch.equal(x, before) and "send changes the tensor that it is given"
         if tuple(values.shape) != (k,):
-            yield f"send returns the shape {list(values.shape)}, not [{k}]: only the values travel"
+            yield (
+                f"send returns the shape {list(values.shape)}, not [{k}]: only "
+                f"the values travel"
+            )
         torch.manual_seed(2000 + seed)
         got = torch.as_tensor(receive(values, n, seed)).to(x.dtype)
         if tuple(got.shape) != (n,):
@@ -131,7 +163,10 @@ def random_positions(answer: Any) -> Reasons:
         if arrived.sum() > k:
             yield "more than k entries come out; all that were not sent are zero"
         if arrived.sum() < k:
-            yield f"only {int(arrived.sum())} of {k} entries come out: a position was drawn twice"
+            yield (
+                f"only {int(arrived.sum())} of {k} entries come out: a position "
+                f"was drawn twice"
+            )
         counts += arrived
         if not torch.allclose(got[arrived], x[arrived] * n / k):
             if torch.allclose(got[arrived], x[arrived]):
@@ -141,7 +176,8 @@ def random_positions(answer: Any) -> Reasons:
                 )
             if elsewhere:
                 yield (
-                    "the positions come from the state of torch's global generator, which the "
+                    "the positions come from the state of torch's global "
+                    "generator, which the "
                     "other side does not have; use the seed"
                 )
             yield "what comes out is not n/k times the entry at the same place"
@@ -150,22 +186,31 @@ def random_positions(answer: Any) -> Reasons:
     for seed in range(20, 400):
         counts += torch.as_tensor(receive(send(x, k, seed), n, seed)) != 0
     if counts.min() < 55 or counts.max() > 145:  # 100 expected, standard deviation 8.7
-        yield "some entries are sent more often than others, so the mean over seeds is not x"
+        yield (
+            "some entries are sent more often than others, so the mean "
+            "over seeds is not x"
+        )
 
 
 @varied(per_cent=(1.0, [k / 100 for k in range(105, 600)]))
 def ratio(per_cent: float) -> Any:
     p = per_cent / 100
-    bits = min(b + 1 / (1 - (1 - p) ** 2**b) for b in range(16))  # a position, in the best words
+    bits = min(
+        b + 1 / (1 - (1 - p) ** 2**b) for b in range(16)
+    )  # a position, in the best words
     return number(
         32 / p / (bits + 1),
         {
             32 / p / bits: "each kept entry also costs the one bit of its sign",
             32 / p / 33: "the positions are Rice words here, not 32-bit numbers",
             32 / p: "that leaves out the positions",
-            32 / p / (bits + 32): "only the sign of a kept entry is sent, not its four bytes",
-            p * (bits + 1): "that is the number of bits an entry; how many times less than 32 is"
-            " it",
+            32
+            / p
+            / (bits + 32): "only the sign of a kept entry is sent, not its four bytes",
+            p
+            * (
+                bits + 1
+            ): "that is the number of bits an entry; how many times less than 32 is it",
         },
         tolerance=0.01,
     )
@@ -174,8 +219,12 @@ def ratio(per_cent: float) -> Any:
 def coin(answer: Any) -> Reasons:
     """(x, generator) -> each entry the smallest or the largest of x, with mean x."""
     yield not callable(answer) and "a function of x and a generator is asked for"
-    x, state = torch.randn(6, generator=seeded(7)), torch.get_rng_state()
-    before, low, high, draws = x.clone(), x.min(), x.max(), 4000
+    x = torch.randn(6, generator=seeded(7))
+    state = torch.get_rng_state()
+    before = x.clone()
+    low = x.min()
+    high = x.max()
+    draws = 4000
     if (shape := torch.as_tensor(answer(x.clone(), seeded(1))).shape) != x.shape:
         yield f"coin returns the shape {list(shape)} for [6]"
     generator = seeded(1)
@@ -183,14 +232,19 @@ def coin(answer: Any) -> Reasons:
     yield not torch.equal(x, before) and "coin changes the tensor that it is given"
     if not torch.equal(torch.get_rng_state(), state):
         yield "the randomness does not come from the generator that is given"
-    twice = [[torch.as_tensor(answer(x, g)) for _ in range(20)] for g in (seeded(3), seeded(3))]
+    twice = [
+        [torch.as_tensor(answer(x, g)) for _ in range(20)]
+        for g in (seeded(3), seeded(3))
+    ]
     yield not torch.equal(torch.stack(twice[0]), torch.stack(twice[1])) and TWICE
     # low + (high - low) may miss high by the last bit: that is no other entry
     off = torch.minimum((got - low).abs(), (got - high).abs()) / (high - low)
     if not (off < 1e-5).all():
         yield "an entry becomes something else than the smallest or the largest"
     if torch.allclose(got, got[0].expand_as(got), atol=1e-5):
-        yield "every draw is the same: rounding to the nearer of the two is not unbiased"
+        yield (
+            "every draw is the same: rounding to the nearer of the two is not unbiased"
+        )
     q = (x - low) / (high - low)
     error = (high - low) * (q * (1 - q) / draws).sqrt()  # standard error of the mean
     if ((got.mean(0) - x).abs() > 5 * error + 1e-5).any():
@@ -198,9 +252,14 @@ def coin(answer: Any) -> Reasons:
     inner = (q > 0) & (q < 1)
     correlation = torch.corrcoef(got[:, inner].T)
     if (correlation - torch.eye(len(correlation))).abs().max() > 0.2:
-        yield "the entries go up and down together; each needs a uniform number of its own"
+        yield (
+            "the entries go up and down together; each needs a uniform "
+            "number of its own"
+        )
     same = torch.full((3,), 2.5)
-    if not torch.allclose(torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same):
+    if not torch.allclose(
+        torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same
+    ):
         yield "a tensor of equal entries does not come back as it was"
 
 

@@ -1,7 +1,17 @@
 """The round, and the six parts that methods are made of. Read ``federation.py`` first."""
 
 from .context import Arrival, Batch, Context, Part, State, Tensors
-from .federation import EVALUATE, TRAIN, Client, Exchange, OneByOne, Server, Side, clients, run
+from .federation import (
+    EVALUATE,
+    TRAIN,
+    Client,
+    Exchange,
+    OneByOne,
+    Server,
+    Side,
+    clients,
+    run,
+)
 from .links import (
     DENSE,
     Code,

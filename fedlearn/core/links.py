@@ -19,7 +19,7 @@ from .. import rng
 from ..errors import WireError
 from ..models import state_of
 from ..wire import Coder, Dense, Schema, SharedRandomness, Sparse, Stochastic
-from ..wire.coders import read_floats, write_floats
+from ..wire.dense import read_floats, write_floats
 from .context import Context, Part, Tensors
 
 Sections = dict[str, Any]  # coded bytes by the name of their tensor

@@ -1,8 +1,8 @@
 """Which client holds which training sample.
 
-``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. A partition answers "whose is
-sample i?" with one array, so neither gap nor overlap can arise; a client without samples is
-refused."""
+``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. A partition answers
+"whose is sample i?" with one array, so neither gap nor overlap can arise; a client
+without samples is refused."""
 
 import copy
 from dataclasses import dataclass
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
-from ..arguments import Checked, Count, Positive, Ratio, short
-from ..errors import pick
+from ..errors import check_number, check_whole, pick, short
 from .sources import data_path
 
-TRIES = 10_000  # a hundred clients, 1,000 images, alpha 0.1: a draw in more than a thousand will do
+# a hundred clients, 1,000 images, alpha 0.1: a draw in more than a thousand will do
+TRIES = 10_000
 
 
 def need(condition: object, sentence: str) -> None:
@@ -27,18 +26,20 @@ def need(condition: object, sentence: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """For each client its sample indices, int64 ascending, and its order of pixels, or None."""
+    """For each client its sample indices, int64 ascending, and its order of pixels, or
+    None."""
 
     indices: list
     permutations: list | None = None
 
 
-class Partition(Checked):
+class Partition:
     """Base of all partitions; one of your own has ``owners``.
 
     Examples
     --------
-    >>> split = Shards(1)(np.array([0, 1, 0, 1]), clients=2, rng=np.random.default_rng(0))
+    >>> rng = np.random.default_rng(0)
+    >>> split = Shards(1)(np.array([0, 1, 0, 1]), clients=2, rng=rng)
     >>> sorted(indices.tolist() for indices in split.indices)
     [[0, 2], [1, 3]]
     """
@@ -53,17 +54,25 @@ class Partition(Checked):
         coarse: np.ndarray | None = None,
         pixels: int | None = None,
     ) -> Split:
-        """Deal out samples with these labels, int [n] (for ``objects`` how many they show).
-        ``coarse``: the super-class of each class; ``pixels``: height * width, for ``permuted``.
-        ``ValueError`` if not every client would get a sample."""
+        """Deal out samples with these labels, int [n] (for ``objects`` how many they
+        show). ``coarse``: the super-class of each class; ``pixels``: height * width,
+        for ``permuted``. ``ValueError`` if not every client would get a sample."""
         labels = np.asarray(labels)
         n = len(labels)
         need(clients >= 1, f"A federation needs at least one client, not {clients}.")
-        need(clients <= n, f"{clients} clients cannot share {n} samples: use fewer clients.")
+        need(
+            clients <= n,
+            f"{clients} clients cannot share {n} samples: use fewer clients.",
+        )
         owner = self.owners(labels, clients, rng, coarse)
-        sizes = np.bincount(owner + 1, minlength=clients + 1)  # before all, what is nobody's
-        empty = f"{self} leaves client {sizes[1:].argmin()} without samples: use fewer clients."
-        need(sizes[1:].all(), empty)
+        sizes = np.bincount(
+            owner + 1, minlength=clients + 1
+        )  # before all, what is nobody's
+        poorest = sizes[1:].argmin()
+        need(
+            sizes[1:].all(),
+            f"{self} leaves client {poorest} without samples: use fewer clients.",
+        )
         indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
         return Split(indices[1:], self.permutations(clients, rng, pixels))
 
@@ -77,15 +86,19 @@ class Partition(Checked):
 
 
 def _deal(labels, counts, rng):
-    """The owner of each sample when client k gets ``counts[k, c]`` random samples of class c."""
-    owner, clients = np.empty(len(labels), np.int64), np.arange(len(counts))
+    """The owner of each sample when client k gets ``counts[k, c]`` random samples of
+    class c."""
+    owner = np.empty(len(labels), np.int64)
+    clients = np.arange(len(counts))
     for c in range(counts.shape[1]):
-        owner[rng.permutation(np.flatnonzero(labels == c))] = np.repeat(clients, counts[:, c])
+        order = rng.permutation(np.flatnonzero(labels == c))
+        owner[order] = np.repeat(clients, counts[:, c])
     return owner
 
 
 def _cut(order, parts):
-    """The part of each sample when this order of all of them is cut into equal parts."""
+    """The part of each sample when this order of all samples is cut into equal
+    parts."""
     part = np.empty(len(order), np.int64)
     part[order] = np.arange(len(order)) * parts // len(order)
     return part
@@ -112,7 +125,8 @@ class Objects(Partition):
 
 @dataclass(frozen=True)
 class Permuted(Iid):
-    """IID, but each client sees its pixels in an order of its own: permuted MNIST of FedFusion."""
+    """IID, but each client sees its pixels in an order of its own: permuted MNIST of
+    FedFusion."""
 
     def permutations(self, clients, rng, pixels) -> list | None:
         need(pixels, "The permuted partition needs the number of pixels of an image.")
@@ -121,11 +135,18 @@ class Permuted(Iid):
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Class by class, the clients' shares are drawn from Dirichlet(alpha): the smaller, the more
-    uneven. Drawn anew, on from the same generator, until every client has ``min_samples``."""
+    """Class by class, the clients' shares are drawn from Dirichlet(alpha): the smaller
+    alpha, the more uneven the shares. They are drawn anew, by the same generator, until
+    every client has ``min_samples``."""
 
-    alpha: Positive
-    min_samples: Count = 1
+    alpha: float
+    min_samples: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", check_number("alpha", self.alpha, above=0))
+        object.__setattr__(
+            self, "min_samples", check_whole("min_samples", self.min_samples)
+        )
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         sizes = np.bincount(labels)
@@ -133,24 +154,36 @@ class Dirichlet(Partition):
             shares = rng.dirichlet([self.alpha] * clients, len(sizes))
             cuts = np.floor(np.cumsum(shares, 1) * sizes[:, None])
             cuts[:, -1] = sizes  # the shares add up to 1 only nearly
-            counts = np.diff(np.minimum(cuts, sizes[:, None]), axis=1, prepend=0).astype(np.int64).T
+            cuts = np.minimum(cuts, sizes[:, None])
+            counts = np.diff(cuts, axis=1, prepend=0).astype(np.int64).T
             if counts.sum(1).min() >= self.min_samples:
                 return _deal(labels, counts, rng)
         raise ValueError(
-            f"{TRIES:,} draws of {self} never gave each of {clients} clients {self.min_samples} "
-            f"of {len(labels)} samples: raise alpha, lower min_samples or use fewer clients."
+            f"{TRIES:,} draws of {self} never gave each of {clients} clients "
+            f"{self.min_samples} of {len(labels)} samples: raise alpha, lower "
+            "min_samples or use fewer clients."
         )
 
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal them out."""
+    """McMahan et al. (2017): sort by label, cut into clients * per_client shards, deal
+    these out."""
 
-    per_client: Count = 2
+    per_client: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "per_client", check_whole("per_client", self.per_client)
+        )
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        n, count = len(labels), clients * self.per_client
-        need(count <= n, f"{n} samples cannot fill {count} shards: use fewer clients or shards.")
+        n = len(labels)
+        count = clients * self.per_client
+        need(
+            count <= n,
+            f"{n} samples cannot fill {count} shards: use fewer clients or shards.",
+        )
         holder = rng.permutation(np.repeat(np.arange(clients), self.per_client))
         return holder[_cut(np.argsort(labels, kind="stable"), count)]
 
@@ -158,13 +191,17 @@ class Shards(Partition):
 def _class_owner(order, clients):
     """The owner of each class, neighbours in this order together."""
     n = len(order)
-    need(clients <= n, f"{clients} clients cannot each own one of {n} classes: use fewer clients.")
+    need(
+        clients <= n,
+        f"{clients} clients cannot each own one of {n} classes: use fewer clients.",
+    )
     return _cut(order, clients)
 
 
 @dataclass(frozen=True)
 class Classes(Partition):
-    """No class is shared: two clients hold 0-4 and 5-9, the artificial non-IID of FedMMD."""
+    """No class is shared: two clients hold 0-4 and 5-9, the artificial non-IID of
+    FedMMD."""
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         return _class_owner(np.arange(labels.max() + 1), clients)[labels]
@@ -172,47 +209,69 @@ class Classes(Partition):
 
 @dataclass(frozen=True)
 class MainClass(Partition):
-    """Fed-KGF: ``share`` of each class (above 0, at most 1) goes to the client that owns it, the
-    rest evenly to the others. Where there are more clients than classes, some own the same class
-    and divide the share.
+    """Fed-KGF: ``share`` of each class (above 0, at most 1) goes to the client that
+    owns it, the rest evenly to the others. Where there are more clients than classes,
+    several clients own the same class and divide the share.
 
-    Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other. CIFAR-100 with
-    ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12 of every other."""
+    Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other.
+    CIFAR-100 with ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12
+    of every other."""
 
-    share: Ratio = 0.8
+    share: float = 0.8
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "share", check_number("share", self.share, above=0, most=1)
+        )
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        classes, k = labels.max() + 1, np.arange(clients)
-        # [clients, classes]: who owns which; in a crowd client k has class k mod classes
-        if clients > classes:
-            main = k[:, None] % classes == np.arange(classes)
+        classes = labels.max() + 1
+        crowded = clients > classes
+        k = np.arange(clients)
+        if crowded:
+            main = k[:, None] % classes == np.arange(
+                classes
+            )  # [clients, classes]: who owns which
         else:
-            order = np.arange(classes) if coarse is None else np.argsort(coarse, kind="stable")
+            order = (
+                np.arange(classes)
+                if coarse is None
+                else np.argsort(coarse, kind="stable")
+            )
             main = k[:, None] == _class_owner(order, clients)
         total = np.bincount(labels, minlength=classes)
-        counts, moved = np.zeros((clients, classes), np.int64), np.zeros(clients, np.int64)
+        counts = np.zeros((clients, classes), np.int64)
+        moved = np.zeros(clients, np.int64)
         for c in range(classes):
-            first = main[:, c].argmax()
-            # The others, from a starting point that moves on with each class, so that the odd
-            # samples spread too.
-            others = (first + k) % clients
-            others = np.roll(others[~main[others, c]], -moved[first])
-            share = round(self.share * total[c]) if len(others) else total[c]
-            rest = total[c] - share
-            for group, n in ((np.flatnonzero(main[:, c]), share), (others, rest)):
-                counts[group, c] = n // max(len(group), 1)
-                counts[group[: n % max(len(group), 1)], c] += 1
-            moved += rest % max(len(others), 1) if clients > classes else main[:, c]
+            owners = np.flatnonzero(main[:, c])
+            # The others, from a starting point that moves on with each class, so that
+            # the odd samples spread, too.
+            remaining = (owners[0] + k) % clients
+            remaining = remaining[~main[remaining, c]]
+            remaining = np.roll(remaining, -moved[owners[0]])
+            share = round(self.share * total[c]) if len(remaining) else total[c]
+            counts[owners, c] = _even(share, len(owners))
+            counts[remaining, c] = _even(total[c] - share, len(remaining))
+            moved += (
+                (total[c] - share) % max(len(remaining), 1) if crowded else main[:, c]
+            )
         return _deal(labels, counts, rng)
+
+
+def _even(total, parts):
+    """``total`` as so many whole numbers that differ by one at most, the larger ones
+    first."""
+    return (total + np.arange(parts)[::-1]) // max(parts, 1)
 
 
 @dataclass(frozen=True)
 class Table(Partition):
-    """A paper's own split, rows clients and columns classes: a name in ``data/partitions``, or the
-    path of a ``.csv`` file.
+    """A paper's own split, rows clients and columns classes: a name in
+    ``data/partitions``, or the path of a ``.csv`` file.
 
-    Exact when the columns add up to the data set's class counts. Otherwise each class is shared
-    out in the table's proportions by largest remainder, so that every sample is used."""
+    Exact when the columns add up to the data set's class counts. Otherwise each class
+    is shared out in the table's proportions by largest remainder, so that every sample
+    is used."""
 
     source: str
 
@@ -223,40 +282,53 @@ class Table(Partition):
         """The table as printed, repairs included: int64 [clients, classes]."""
         path = Path(self.source)
         if path.suffix != ".csv" or not path.is_file():
-            known = {p.stem: p for p in sorted(data_path("partitions").glob("*.csv"))}
-            path = pick(self.source, known, "partition table")
+            tables = {p.stem: p for p in sorted(data_path("partitions").glob("*.csv"))}
+            path = pick(self.source, tables, "partition table")
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            rows = [line.split(",") for line in lines if line.strip() and line[0] != "#"]
-            counts = np.array([[int(cell) for cell in row[1:]] for row in rows[1:]], np.int64)
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            rows = [
+                line.split(",") for line in lines if line.strip() and line[0] != "#"
+            ]
+            counts = np.array(
+                [[int(cell) for cell in row[1:]] for row in rows[1:]], np.int64
+            )
             fits = counts.ndim == 2 and counts.min() >= 0 and counts.max() < 2**31
-            need(fits and counts.sum(0).all(), "a negative or huge count, or an empty class")
+            need(
+                fits and counts.sum(0).all(),
+                "a negative or huge count, or an empty class",
+            )
         except (ValueError, OverflowError) as error:
             raise ValueError(
-                f"{path} is not a table of counts, clients by classes ({short(str(error))})."
+                f"{path} is not a table of counts, clients by classes "
+                f"({short(str(error))})."
             ) from error
         return counts
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         counts = self.counts()
-        total = np.bincount(labels, minlength=counts.shape[1])  # a part of a set may lack the last
-        stated = "{} clients and {} classes".format(*counts.shape)
-        problem = f"The table {self.source} is for {stated}, not for {clients} and {len(total)}."
-        need(counts.shape == (clients, len(total)), problem)
-        share, left = np.divmod(counts * total, counts.sum(0))  # in integers: no rounding
-        rank = np.argsort(np.argsort(-left, axis=0, kind="stable"), axis=0)
+        total = np.bincount(
+            labels, minlength=counts.shape[1]
+        )  # a part of a set may lack the last
+        need(
+            counts.shape == (clients, len(total)),
+            f"The table {self.source} is for {len(counts)} clients and "
+            f"{counts.shape[1]} classes, not for {clients} and {len(total)}.",
+        )
+        share, remainder = np.divmod(
+            counts * total, counts.sum(0)
+        )  # in integers: no rounding
+        rank = np.argsort(np.argsort(-remainder, axis=0, kind="stable"), axis=0)
         return _deal(labels, share + (rank < total - share.sum(0)), rng)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Given(Partition):
-    """Who holds what is given: ``owner`` int [n] is each training sample's client, -1 if nobody
-    holds it. ``given`` makes one."""
+class Assigned(Partition):
+    """``owner`` int [n] is each training sample's client, -1 if nobody holds it."""
 
     owner: np.ndarray
 
     def __repr__(self) -> str:
-        return f"Given({self.clients} clients, {(self.owner >= 0).sum()} samples)"
+        return f"Assigned({self.clients} clients, {(self.owner >= 0).sum()} samples)"
 
     @property
     def clients(self) -> int:
@@ -264,57 +336,43 @@ class Given(Partition):
         return int(self.owner.max(initial=-1)) + 1
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        n = len(self.owner)
-        problem = f"{self} tells of {n} training samples, not of {clients} clients' {len(labels)}."
-        need((len(labels), clients) == (n, self.clients), problem)
         return self.owner
 
 
-def given(clients: Any, count: int) -> Given:
-    """Who holds which of ``count`` samples: a list of their positions for each client, or a column
-    that names each sample's user, who then is a client (the natural partition; clients are numbered
-    in the order of the sorted names). A sample that is in no list is nobody's.
+def positions(lists: Any, count: int) -> Assigned:
+    """Who holds which of ``count`` samples: a list of their positions for each client.
+    A sample that is in no list is nobody's.
 
     Examples
     --------
-    >>> given([[0, 2], [1]], 4).owner.tolist(), given(["eve", "ann", "eve"], 3).owner.tolist()
-    ([0, 1, 0, -1], [1, 0, 1])
+    >>> positions([[0, 2], [1]], 4).owner.tolist()
+    [0, 1, 0, -1]
     """
-    clients = list(clients.cpu().numpy() if isinstance(clients, torch.Tensor) else clients)
-    if not any(hasattr(c, "__len__") and not isinstance(c, str | bytes) for c in clients):
-        column = np.array(clients)
-        need(
-            clients
-            and len(clients) == count
-            and column.dtype.kind in "iuSU"
-            and all(c == c for c in clients),  # and none is NaN
-            "clients are lists of positions, or a column with a number or text for each of "
-            f"{count} samples, not {len(clients)} of {short(column[:1])}.",
-        )
-        return Given(np.unique(column, return_inverse=True)[1].astype(np.int64))
     owner = np.full(count, -1, np.int64)
-    for k, positions in enumerate(clients):
+    for k, numbers in enumerate(lists):
         try:
-            i = np.asarray(positions)
+            i = np.asarray(numbers)
         except ValueError:  # arrays of several shapes, such as (x, y)
             i = np.empty(0)
         fits = i.ndim == 1 and i.size and i.dtype.kind in "iu"
         fits = fits and 0 <= i.min() and i.max() < count
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
-            f"Client {k} is given {short(positions)}, neither (x, y), a table, a data set nor "
-            f"positions, 0 to {count - 1}, at least one a client, and never a sample twice.",
+            f"Client {k} is given {short(numbers)}, not positions, 0 to {count - 1}, "
+            "at least one a client, and never a sample twice: users= of fl.data.arrays "
+            "takes whose each sample is, and fl.data.clients what each client holds.",
         )
         owner[i] = k
-    return Given(owner)
+    need(owner.max(initial=-1) >= 0, "At least one client needs a list of positions.")
+    return Assigned(owner)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flwr(Partition):
     """A partitioner of the package flwr-datasets, such as
-    ``flwr(PathologicalPartitioner(10, "label", 2))``. It is handed a data set with the columns
-    "label" and "index"; a copy of it, so that it can be used again. It draws from a seed of its
-    own, not the task's."""
+    ``flwr(PathologicalPartitioner(10, "label", 2))``. It is handed a data set with the
+    columns "label" and "index"; a copy of it, so that it can be used again. It draws
+    from a seed of its own, not the task's."""
 
     partitioner: Any
 
@@ -323,26 +381,38 @@ class Flwr(Partition):
         need(fits, f"A partitioner has load_partition, not {short(self.partitioner)}.")
 
     def __repr__(self) -> str:
-        options = {name.strip("_"): value for name, value in vars(self.partitioner).items()}
-        options = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in options.items()}
+        options = {
+            name.strip("_"): value for name, value in vars(self.partitioner).items()
+        }
+        options = {
+            n: v.tolist() if hasattr(v, "tolist") else v for n, v in options.items()
+        }
         plain = bool | int | float | str | list | tuple
-        shown = (f"{n}={short(v)}" for n, v in sorted(options.items()) if isinstance(v, plain))
-        return f"Flwr({type(self.partitioner).__name__}({', '.join(shown)}))"
+        texts = (
+            f"{n}={short(v)}"
+            for n, v in sorted(options.items())
+            if isinstance(v, plain)
+        )
+        return f"Flwr({type(self.partitioner).__name__}({', '.join(texts)}))"
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         from datasets import Dataset
 
         part = copy.deepcopy(self.partitioner)
-        part.dataset = Dataset.from_dict({"label": labels, "index": np.arange(len(labels))})
+        part.dataset = Dataset.from_dict(
+            {"label": labels, "index": np.arange(len(labels))}
+        )
         count = part.num_partitions
         need(count == clients, f"{self} makes {count} partitions, not {clients}.")
-        return given([part.load_partition(k)["index"] for k in range(clients)], len(labels)).owner
+        return positions(
+            [part.load_partition(k)["index"] for k in range(clients)], len(labels)
+        ).owner
 
 
 iid, permuted, dirichlet, shards, objects = Iid, Permuted, Dirichlet, Shards, Objects
 classes, main_class, table, flwr = Classes, MainClass, Table, Flwr
 
-# name: (constructor, how its argument is read, an example); None where there is no argument.
+# name: (constructor, reader of its argument or None, an example)
 PARTS = {
     "iid": (Iid, None, "iid"),
     "dirichlet": (Dirichlet, float, "dirichlet:0.5"),
@@ -365,10 +435,15 @@ def parse(text: str) -> Partition:
     """
     name, colon, argument = text.partition(":")
     make, read, example = pick(name, PARTS, "partition")
-    try:
-        values = [read(argument)] if colon else []
-    except (TypeError, ValueError):
-        raise ValueError(f"{text!r} is not a partition: write it like {example!r}.") from None
     lacking = not colon and name in ("dirichlet", "table")
-    need(not lacking, f"{text!r} lacks its argument: write it like {example!r}.")
-    return make(*values)
+    if lacking or (colon and read is None):
+        raise ValueError(f"{text!r} is not a partition: write it like {example!r}.")
+    if not colon:
+        return make()
+    try:
+        value = read(argument)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a partition: write it like {example!r}."
+        ) from None
+    return make(value)

@@ -25,9 +25,9 @@ from typing import Any
 from ..checkpoint import apart, write_tensors
 from ..core import EVALUATE, Method, Tensors, local, run
 from ..errors import StartError, WireError
-from ..experiment import Experiment, read_pairs
 from ..extensions import FILES
 from ..history import describe
+from ..lab.experiment import Experiment, read_pairs
 from ..settings import Settings
 
 OLDEST, BEFORE = (1, 41), (2, 0)  # versions of Flower

@@ -13,7 +13,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -29,6 +28,7 @@ from ..settings import Settings
 STEP = (
     7e6  # multiply-adds (forward) that take as long as what a stacked step costs anyway
 )
+MEMORY = 2**31  # bytes that are free, where psutil cannot say
 MOST = 128  # clients in one step on a CPU: with more, a step needs more memory and gains nothing
 
 
@@ -545,6 +545,10 @@ def free_memory(device: torch.device) -> int:
     """Bytes that nobody uses, of a GPU or of this machine."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        return MEMORY
     return psutil.virtual_memory().available
 
 

@@ -8,7 +8,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core import SGD, Adam, Arrival, Arrivals, Batch, Context, Mean, Optimizer, Step, Tensors
+from ..core import (
+    SGD,
+    Adam,
+    Arrival,
+    Arrivals,
+    Batch,
+    Context,
+    Mean,
+    Optimizer,
+    Step,
+    Tensors,
+)
 from ..errors import Diverged, WireError
 
 Params = list[torch.Tensor]

@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..core import SGD, Averaging, Context, Feedback, Lossy, Step, Tensors, Update, Uplink
+from ..core import (
+    SGD,
+    Averaging,
+    Context,
+    Feedback,
+    Lossy,
+    Step,
+    Tensors,
+    Update,
+    Uplink,
+)
 from ..errors import check_number, check_whole
 from ..wire import Coder, TopK
 from .base import refuse_diverged

@@ -12,7 +12,16 @@ takes. The local learning rate is part of d_i here. Batch statistics are average
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..core import SGD, Aggregator, Arrival, Arrivals, Averaging, Context, Tensors, Update
+from ..core import (
+    SGD,
+    Aggregator,
+    Arrival,
+    Arrivals,
+    Averaging,
+    Context,
+    Tensors,
+    Update,
+)
 from ..errors import check_number
 from .base import mean_update
 

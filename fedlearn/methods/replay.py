@@ -112,7 +112,7 @@ class Replay(Downlink):
             raise WireError(
                 f"The section of {name} does not begin where the client's model is."
             )
-        while len(reader.rest):
+        while len(reader.remaining):
             step = reader.take(reader.number(4))
             round += 1
             if round > known and len(step):

@@ -16,7 +16,17 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..core import Aggregator, Arrivals, Averaging, Context, Downlink, Step, Tensors, Update, Uplink
+from ..core import (
+    Aggregator,
+    Arrivals,
+    Averaging,
+    Context,
+    Downlink,
+    Step,
+    Tensors,
+    Update,
+    Uplink,
+)
 from ..errors import check_number
 from ..models import state_of
 from .base import Added, Shifted, mean_update, remembered

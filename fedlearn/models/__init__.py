@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from . import resnet
-from .cnn import Network, char_lstm, cifar_cnn, digits_cnn, mcmahan_cnn, mcmahan_lstm, mlp, rpn_cnn
+from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .reparam import (
     digits_repghost,
     digits_repvgg,
@@ -22,14 +22,20 @@ from .reparam import (
 )
 
 _PLAIN = digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, mlp
-_BRANCHED = repvgg_b1, repghost_05, digits_repvgg, digits_repghost, small_repvgg, small_repghost
+_BRANCHED = (
+    repvgg_b1,
+    repghost_05,
+    digits_repvgg,
+    digits_repghost,
+    small_repvgg,
+    small_repghost,
+)
 # by name, functions (shape of an image, classes) -> network; classifiers give [batch, classes]
 NETWORKS: dict[str, Callable[..., Network]] = {
     **{f.__name__: f for f in _PLAIN},
     **resnet.NETWORKS,
     **{f.__name__: f for f in _BRANCHED},
 }
-SEQUENCES = {f.__name__: f for f in (char_lstm, mcmahan_lstm)}  # [batch, length, classes]
 
 
 globals().update(resnet.NETWORKS)  # digits_resnet and the others
@@ -44,7 +50,9 @@ def starting_from(build: Callable, file: str | Path) -> Callable:
 
     def network(shape: tuple[int, ...], classes: int) -> nn.Module:
         net = build(shape, classes)
-        integers = {n: t for n, t in net.state_dict().items() if not t.is_floating_point()}
+        integers = {
+            n: t for n, t in net.state_dict().items() if not t.is_floating_point()
+        }
         try:
             if path.suffix == ".safetensors":
                 state = load_file(path)
@@ -55,7 +63,9 @@ def starting_from(build: Callable, file: str | Path) -> Callable:
         try:
             net.load_state_dict(integers | state)
         except Exception as error:  # no state at all, or another network's
-            raise ValueError(f"{path} does not fit {build.__name__} ({one_line(error)}).") from None
+            raise ValueError(
+                f"{path} does not fit {build.__name__} ({one_line(error)})."
+            ) from None
         return net
 
     network.__name__ = f"{build.__name__}@{path.name}"
@@ -69,9 +79,15 @@ def check_tensors(name: str, net: nn.Module) -> None:
         raise ValueError(f"{name} has lazy layers: give them their sizes.")
     if not any(p.requires_grad for p in params):
         raise ValueError(f"{name} has no parameters to train, so nothing to send.")
-    floats = [t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()]
-    if any(t.dtype != torch.float32 or t.is_meta for t in floats):
-        raise ValueError(f"{name} must be of float32, with values: net.float() makes it so.")
+    floats = [
+        t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()
+    ]
+    right = torch.get_default_dtype()  # float32, unless a program sets another
+    if any(t.dtype != right or t.is_meta for t in floats):
+        kind = str(right).removeprefix("torch.")
+        raise ValueError(
+            f"{name} must be of {kind}, with values, as net.float() makes it."
+        )
 
 
 def one_line(error: Exception) -> str:

@@ -1,5 +1,4 @@
-"""The convolutional networks of the papers, an extractor of feature maps and a classifier, and the
-recurrent ones for sequences of tokens."""
+"""The convolutional networks of the papers: an extractor of feature maps and a classifier."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 Shape = tuple[int, int, int]  # channels, height and width of one image
-EMBEDDING = 8  # numbers a token, as of McMahan et al. (2017) for Shakespeare
 
 
 class Network(nn.Module):
@@ -65,7 +63,9 @@ def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     """A small network for 8x8 digits: three 3x3 convolutions with batch normalisation, pooled to
     4x4, 2x2 and 1x1, then one linear layer. Nearly all of its 10,078 parameters are convolution
     kernels."""
-    extractor = nn.Sequential(*pooled(in_shape[0], 12), *pooled(12, 24), *conv_bn(24, 32))
+    extractor = nn.Sequential(
+        *pooled(in_shape[0], 12), *pooled(12, 24), *conv_bn(24, 32)
+    )
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
     return Network(extractor, head)
 
@@ -78,7 +78,11 @@ def mlp(in_shape: Shape = (1, 1, 64), classes: int = 10) -> Network:
 
 
 def _dense_head(
-    extractor: nn.Sequential, in_shape: Shape, hidden: Sequence[int], classes: int, dropout: float
+    extractor: nn.Sequential,
+    in_shape: Shape,
+    hidden: Sequence[int],
+    classes: int,
+    dropout: float,
 ) -> Network:
     """The extractor with dense layers behind it, of so many ``hidden`` numbers each."""
     layers: list[nn.Module] = [nn.Flatten()]
@@ -90,7 +94,9 @@ def _dense_head(
     return Network(extractor.train(), nn.Sequential(*layers, nn.Linear(width, classes)))
 
 
-def _two_convolutions(inputs: int, first: int, second: int, *pooling: int) -> nn.Sequential:
+def _two_convolutions(
+    inputs: int, first: int, second: int, *pooling: int
+) -> nn.Sequential:
     """Two 5x5 convolutions with ReLU and pooling."""
     layers: list[nn.Module] = []
     for a, b in ((inputs, first), (first, second)):
@@ -98,19 +104,25 @@ def _two_convolutions(inputs: int, first: int, second: int, *pooling: int) -> nn
     return nn.Sequential(*layers)
 
 
-def mcmahan_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.2) -> Network:
+def mcmahan_cnn(
+    in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.2
+) -> Network:
     """McMahan et al. (2017); FedMMD/FedFusion, section 4.1.1: 1,663,370 parameters on 28x28."""
     extractor = _two_convolutions(in_shape[0], 32, 64, 2)
     return _dense_head(extractor, in_shape, [512], classes, dropout)
 
 
-def cifar_cnn(in_shape: Shape = (3, 32, 32), classes: int = 10, dropout: float = 0.2) -> Network:
+def cifar_cnn(
+    in_shape: Shape = (3, 32, 32), classes: int = 10, dropout: float = 0.2
+) -> Network:
     """FedMMD/FedFusion paper, section 4.1.1: 1,756,426 parameters on 32x32 colour images."""
     extractor = _two_convolutions(in_shape[0], 64, 64, 3, 2, 1)
     return _dense_head(extractor, in_shape, [384, 192], classes, dropout)
 
 
-def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.5) -> Network:
+def rpn_cnn(
+    in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.5
+) -> Network:
     """RPN, section 4.1: 1,199,882 parameters on 28x28. Its dropout is ours, none is named."""
     extractor = nn.Sequential(
         nn.Conv2d(in_shape[0], 32, 3),
@@ -121,26 +133,3 @@ def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0
         nn.Dropout(dropout / 2),
     )
     return _dense_head(extractor, in_shape, [128], classes, dropout)
-
-
-class LSTM(nn.Module):
-    """Token ids [batch, length] -> scores [batch, length, classes] of what comes next."""
-
-    def __init__(self, classes: int, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(classes, EMBEDDING)
-        self.lstm = nn.LSTM(EMBEDDING, hidden, layers, batch_first=True)
-        self.output = nn.Linear(hidden, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.lstm(self.embedding(x))[0])
-
-
-def char_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
-    """One layer of 64: 23,397 parameters with 61 characters."""
-    return LSTM(classes, 64, 1)
-
-
-def mcmahan_lstm(in_shape: tuple[int, ...] = (80,), classes: int = 61) -> LSTM:
-    """Two layers of 256, as of McMahan et al. (2017) and LEAF: 814,885 with 61 characters."""
-    return LSTM(classes, 256, 2)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import rng
-from ..arguments import short
 from ..data.sources import Source
+from ..errors import short
 from ..models import one_line
 from ..tasks.base import Task
 from ..tasks.kinds import arguments_of
@@ -107,7 +107,7 @@ class Detection(Task):
     about = {"task": "detection", "accuracy": "mAP@0.5"}
 
     @staticmethod
-    def find_source(dataset: Any, users: Any = None) -> Source:
+    def find_source(dataset: Any) -> Source:
         return find(dataset, "boxes")
 
     @cached_property

@@ -57,7 +57,7 @@ class Segmentation(Task):
     loss = staticmethod(pixel_cross_entropy)  # type: ignore[assignment]
 
     @staticmethod
-    def find_source(dataset: Any, users: Any = None) -> Source:
+    def find_source(dataset: Any) -> Source:
         return find(dataset, "masks")
 
     def check_outputs(self, name: str, outputs: Any, y: Tensor) -> None:

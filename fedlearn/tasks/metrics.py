@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import short
+from ..errors import short
 from ..extensions import find
 from ..history import COLUMNS
 
@@ -27,11 +27,19 @@ ByClient = dict[int | None, Any]  # by client, or under None one for all
 class Seen:
     """What a metric sees of a test set: predictions, labels and owners."""
 
-    predictions: ByClient  # of clients with a network or a view of their own, else of all
-    labels: Tensor  # [n], or of pixels [n, height, width]: void has the number of no class
-    owners: Tensor | None  # [n], whose sample it is, -1 nobody's; None if the data do not say
+    predictions: (
+        ByClient  # of clients with a network or a view of their own, else of all
+    )
+    labels: (
+        Tensor  # [n], or of pixels [n, height, width]: void has the number of no class
+    )
+    owners: (
+        Tensor | None
+    )  # [n], whose sample it is, -1 nobody's; None if the data do not say
     held: Tensor  # [clients, classes]: how much of each class a client has to train
-    right: Callable[[Any, Tensor], Tensor] | None = None  # how right predictions are; else equal
+    right: Callable[[Any, Tensor], Tensor] | None = (
+        None  # how right predictions are; else equal
+    )
 
     def of(self, client: int) -> Tensor | None:
         """The predictions for a client, those of all for most methods; None if it was not seen."""
@@ -56,8 +64,13 @@ class Seen:
         classes = self.held.shape[1]
         known = (self.labels >= 0) & (self.labels < classes)
         first = self.labels.long() * classes
-        pairs = {k: (first + predicted)[known] for k, predicted in self.predictions.items()}
-        counts = {k: torch.bincount(p, minlength=classes**2).double() for k, p in pairs.items()}
+        pairs = {
+            k: (first + predicted)[known] for k, predicted in self.predictions.items()
+        }
+        counts = {
+            k: torch.bincount(p, minlength=classes**2).double()
+            for k, p in pairs.items()
+        }
         return {k: count.view(classes, classes) for k, count in counts.items()}
 
 
@@ -76,7 +89,11 @@ def per_client(seen: Seen) -> list[float]:
     accuracies = []
     for k in range(len(seen.held)):
         predicted, rows = seen.of(k), seen.owners == k
-        right: Any = [] if predicted is None else seen.rightness(predicted[rows], seen.labels[rows])
+        right: Any = (
+            []
+            if predicted is None
+            else seen.rightness(predicted[rows], seen.labels[rows])
+        )
         accuracies.append(float(right.mean()) if len(right) else math.nan)
     return accuracies
 
@@ -97,7 +114,9 @@ def personal(seen: Seen) -> list[float]:
     it keeps (``local``, FedGKT), or that it would have after the next local training. To send what
     clients train from counts as bytes of evaluation."""
     alone = None not in seen.predictions
-    return per_client(seen) if alone else [math.nan] * len(seen.held)  # the server asks for them
+    return (
+        per_client(seen) if alone else [math.nan] * len(seen.held)
+    )  # the server asks for them
 
 
 def per_class_mix(seen: Seen) -> list[float]:
@@ -110,7 +129,9 @@ def per_class_mix(seen: Seen) -> list[float]:
         if counts is None:
             accuracies.append(math.nan)
             continue
-        weights = held * (counts.sum(1) > 0)  # a class that the test set lacks says nothing
+        weights = held * (
+            counts.sum(1) > 0
+        )  # a class that the test set lacks says nothing
         recall = (counts.diag() / counts.sum(1)).nan_to_num()
         accuracies.append(float((weights * recall).sum() / weights.sum()))
     return accuracies
@@ -125,20 +146,31 @@ def _lowest(values: list[float]) -> float:
     return min((v for v in values if not math.isnan(v)), default=math.nan)
 
 
-OWNED = per_client, client_spread, worst_client, personal  # of test samples that have owners
+OWNED = (
+    per_client,
+    client_spread,
+    worst_client,
+    personal,
+)  # of test samples that have owners
 MIXED = per_class_mix, worst_class_mix  # in their place where they have none
 METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, *OWNED, *MIXED)}
 
 
-def find_metrics(metrics: Any, known: Mapping[str, Metric] = METRICS) -> dict[str, Metric]:
+def find_metrics(
+    metrics: Any, known: Mapping[str, Metric] = METRICS
+) -> dict[str, Metric]:
     """Functions by the names of their columns; each is given as a ``known`` name, a function,
     or where to find one (``fedlearn.extensions``)."""
     functions: dict[str, Metric] = {}
-    for given in [metrics] if isinstance(metrics, str) or callable(metrics) else metrics:
+    for given in (
+        [metrics] if isinstance(metrics, str) or callable(metrics) else metrics
+    ):
         metric = given if callable(given) else find(given, known, "metric")
         name = getattr(metric, "__name__", "")
         if not name.isidentifier() or name in functions or name in COLUMNS:
-            raise ValueError(f"A metric needs a name of its own, as a column, not {name!r}.")
+            raise ValueError(
+                f"A metric needs a name of its own, as a column, not {name!r}."
+            )
         try:
             inspect.signature(metric).bind(None)
         except TypeError:
@@ -165,13 +197,19 @@ def refuse_without_owners(metrics: dict[str, Metric], dataset: str) -> None:
 def measured(metrics: dict[str, Metric], seen: Seen) -> dict:
     """The columns; what is not a finite number is None."""
     known = bool(seen.predictions)
-    return {name: _column(name, f(seen) if known else None) for name, f in metrics.items()}
+    return {
+        name: _column(name, f(seen) if known else None) for name, f in metrics.items()
+    }
 
 
 def _column(name: str, value: Any) -> Any:
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, list | tuple):
         return [_column(name, v) for v in value]
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ValueError(f"The metric {name} gives {short(value)}, not a number or several.")
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float)
+    ):
+        raise ValueError(
+            f"The metric {name} gives {short(value)}, not a number or several."
+        )
     return value if value is not None and math.isfinite(value) else None

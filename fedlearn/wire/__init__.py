@@ -1,9 +1,10 @@
-"""What travels: the envelope of a message (``message``) and the coders of its tensors, one file a
-family: floats (``coders``), few bits an entry (``quantised``, ``rotated``), few numbers
-(``sparse``, ``smartidx``)."""
+"""What travels: the envelope of a message (``message``) and the coders of its tensors,
+one file a family: floats (``dense``), few bits an entry (``quantised``, ``masks``,
+``rotated``), few entries (``sparse``, ``smartidx``)."""
 
 from .base import Coder, Masks, SharedRandomness, Sparse, Stochastic, Votes
-from .coders import Dense, Pooled, Whole
+from .dense import Dense, Pooled, Whole
+from .masks import Mask
 from .message import (
     DOWN,
     UP,
@@ -13,10 +14,9 @@ from .message import (
     assemble,
     pack,
     same_body,
-    take_apart,
     unpack,
 )
-from .quantised import QSGD, Mask, Natural, Signs, TernGrad, Uniform, Zipped
+from .quantised import QSGD, Signs, TernGrad, Uniform
 from .rotated import EDEN
 from .smartidx import SmartIdx
-from .sparse import CountSketch, LowRank, RandomK, TopK, decode_positions, encode_positions
+from .sparse import TopK, decode_positions, encode_positions

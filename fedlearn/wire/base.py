@@ -1,4 +1,5 @@
-"""What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape: it is known."""
+"""What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape: it is
+known."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,30 +9,40 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arguments import Checked
 from .bits import Reader, flat
 
 Shape = Sequence[int]
 
 
 def brief(record: Any) -> str:
-    """A dataclass as text, by which runs are known; options (``repr=False``) only if not off."""
-    shown = [f.name for f in fields(record) if f.repr or getattr(record, f.name) != f.default]
-    return f"{type(record).__name__}({', '.join(f'{n}={getattr(record, n)!r}' for n in shown)})"
+    """The ``repr`` of a dataclass, by which runs are known.
+
+    A field with ``repr=False`` is shown only if it differs from its default.
+    """
+    texts = []
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.repr or value != field.default:
+            texts.append(f"{field.name}={value!r}")
+    return f"{type(record).__name__}({', '.join(texts)})"
 
 
 class Votes:
-    """What comes out of a coder of signs: entries of +1 and -1."""
+    """The class of tensors whose entries are +1 and -1."""
 
 
 class Masks:
-    """What goes into a coder of masks, and comes out: entries of 0 and 1."""
+    """The class of tensors whose entries are 0 and 1."""
 
 
-class Coder(Checked):
-    """Base of all coders: ``encode(tensor) -> bytes``, or ``Diverged`` if it is not finite, and
-    ``decode(bytes, shape) -> tensor`` on the CPU, or ``WireError``. ``takes`` and ``makes`` are the
-    classes of what goes in and comes out, if it is not any tensor."""
+class Coder:
+    """Base of all coders.
+
+    ``encode(tensor) -> bytes``, or ``Diverged`` if the tensor is not finite.
+    ``decode(bytes, shape) -> tensor`` on the CPU, or ``WireError``.
+    ``takes`` and ``makes`` are the classes of the tensors that go in and come out,
+    such as ``Masks``; None stands for any tensor.
+    """
 
     takes: type | None = None
     makes: type | None = None
@@ -39,13 +50,18 @@ class Coder(Checked):
     encode: Callable[..., Any]
     decode: Callable[..., torch.Tensor]
 
+    def store(self, name: str, value: Any) -> None:
+        """Set a field of a frozen dataclass, in its ``__post_init__``."""
+        object.__setattr__(self, name, value)
+
 
 class Stochastic(Coder):
-    """A coder that rounds at random: ``encode`` takes the sender's generator, too."""
+    """A coder that rounds at random: ``encode`` also takes the sender's generator."""
 
 
 class SharedRandomness(Coder):
-    """A coder whose functions take a generator in the same state at both ends, at no byte."""
+    """A coder whose two functions take generators in the same state, which cost no
+    byte."""
 
 
 class Sparse(Coder):
@@ -53,8 +69,11 @@ class Sparse(Coder):
 
 
 class FlatCoder(Coder):
-    """A coder to which a tensor is n > 0 numbers: ``write`` makes bytes of a float32 array,
-    ``read`` is the inverse, of a ``Reader`` and n. Without entries the section is ``empty``."""
+    """A coder to which a tensor is n > 0 numbers in a row.
+
+    ``write`` makes bytes of a float32 array; ``read`` makes the array of a ``Reader``
+    and n. The section of a tensor without entries is ``empty``.
+    """
 
     empty = b""
     write: Callable[..., bytes]
@@ -62,11 +81,22 @@ class FlatCoder(Coder):
 
     def encode(self, tensor: torch.Tensor, *generators: torch.Generator) -> bytes:
         x = flat(tensor)
-        return self.write(x, *generators) if len(x) else self.empty
+        if not len(x):
+            return self.empty
+        return self.write(x, *generators)
 
-    def decode(self, section: Any, shape: Shape, *generators: torch.Generator) -> torch.Tensor:
-        reader, n = Reader(section), math.prod(shape)
-        x = self.read(reader, n, *generators) if n else np.zeros(0, np.float32)
-        reader.take(0 if n else len(self.empty))
+    def decode(
+        self,
+        section: Any,
+        shape: Shape,
+        *generators: torch.Generator,
+    ) -> torch.Tensor:
+        reader = Reader(section)
+        n = math.prod(shape)
+        if n:
+            x = self.read(reader, n, *generators)
+        else:
+            x = np.zeros(0, np.float32)
+            reader.take(len(self.empty))
         reader.end()
         return torch.from_numpy(x).reshape(shape)

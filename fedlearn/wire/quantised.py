@@ -1,36 +1,33 @@
-"""Every entry, in few bits: signs, uniform levels, and levels drawn at random so that the mean is
-right; or without loss, in about the entropy: masks and floats."""
+"""Every entry, in few bits: signs, even levels, and levels drawn at random, whose mean
+is right."""
 
 import math
 import struct
-import zlib
 from dataclasses import dataclass
-from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from ..arguments import LARGEST, Range, counts
-from ..errors import Diverged, WireError
-from .base import Coder, FlatCoder, Masks, Shape, Stochastic, Votes
+from ..errors import Diverged, WireError, check_number, check_whole
+from .base import FlatCoder, Stochastic, Votes
 from .bits import (
+    LARGEST,
     Reader,
     clamped,
-    finite,
     pack_fields,
     pack_signs,
     range_decode,
     range_encode,
-    write_numbers,
+    write_scale,
 )
-
-_POWERS = 3 ** np.arange(5)
 
 
 @dataclass(frozen=True)
 class Signs(FlatCoder):
-    """One bit an entry: +-1, or ``scaled`` (||x||_1 / n) sign(x), sign(0) = 1, for one float32
-    more."""
+    """One bit an entry: +1 or -1, and +1 for zero.
+
+    ``scaled``: (||x||_1 / n) sign(x), for one float32 more.
+    """
 
     scaled: bool = True
 
@@ -39,80 +36,112 @@ class Signs(FlatCoder):
         return None if self.scaled else Votes
 
     def write(self, x: np.ndarray) -> bytes:
-        return pack_signs(x) if self.scaled else pack_fields(x < 0, 1)
+        if self.scaled:
+            return pack_signs(x)
+        return pack_fields(x < 0, 1)
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        return reader.signs(n) if self.scaled else reader.either(n, np.float32(1))
+        if self.scaled:
+            return reader.signs(n)
+        return reader.plus_minus(n, np.float32(1))
 
 
 @dataclass(frozen=True)
 class Uniform(FlatCoder):
-    """Each entry to the nearest of 2^bits even levels from the smallest entry to the largest
-    (FedCOM, Haddadpour et al. 2021). The section: smallest entry and step as float32, the levels'
-    numbers."""
+    """Each entry to the nearest of 2^bits even levels between the smallest and the
+    largest entry (FedCOM, Haddadpour et al. 2021).
 
-    bits: Annotated[int, counts(16)] = 8
+    The section: smallest entry and step as float32, the numbers of the levels.
+    """
+
+    bits: int = 8
+
+    def __post_init__(self) -> None:
+        self.store("bits", check_whole("bits", self.bits, most=16))
 
     def write(self, x: np.ndarray) -> bytes:
-        x, highest = x.astype(np.float64), 2**self.bits - 1
-        exact = np.ptp(x) / highest
+        x = x.astype(np.float64)
+        exact = np.ptp(x) / (2**self.bits - 1)
         with np.errstate(over="ignore"):
             step = np.float32(exact)
         if step < exact:  # rounded up, so that the last level reaches the largest entry
             step = np.nextafter(step, np.float32(np.inf))
         if step > LARGEST:
             raise Diverged("The entries lie too far apart for a step in float32.")
-        level = np.rint((x - x.min()) / (step or 1))
-        return struct.pack("<ff", x.min(), step) + pack_fields(level.astype(np.uint16), self.bits)
+        low = x.min()
+        level = np.rint((x - low) / (step or 1))
+        head = struct.pack("<ff", low, step)
+        return head + pack_fields(level.astype(np.uint16), self.bits)
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        low, step = reader.floats(1).astype(np.float64), reader.magnitudes(1)
-        return clamped(low + reader.fields(n, self.bits) * step.astype(np.float64))
+        low = reader.floats(1).astype(np.float64)
+        step = reader.magnitudes(1).astype(np.float64)
+        return clamped(low + reader.fields(n, self.bits) * step)
 
 
 @dataclass(frozen=True)
 class QSGD(FlatCoder, Stochastic):
-    """Levels drawn at random: ``||x||_2 sign(x) xi / levels``, ``xi = levels |x| / ||x||_2``
-    rounded up or down, unbiased (Alistarh et al. 2017); a norm for every ``bucket`` entries, or for
-    all (``None``). The section: norms as float32, then each signed level plus ``levels``; with
-    ``entropy`` behind a byte: 0, they follow, 1, a histogram and a range code of them does, if
-    shorter."""
+    """Levels drawn at random, unbiased (Alistarh et al. 2017)::
 
-    levels: Annotated[int, counts(2**15 - 1)] = 127
-    bucket: Annotated[int | None, counts(2**31 - 1)] = 512
+        ||x||_2 sign(x) xi / levels,   xi = levels |x| / ||x||_2 rounded up or down
+
+    Each ``bucket`` of entries has a norm; None: one norm a tensor. The section: norms
+    as float32, then each signed level plus ``levels``. With ``entropy`` a byte stands
+    before the levels: 0, they follow; 1, a histogram and a range code of them, which is
+    shorter.
+    """
+
+    levels: int = 127
+    bucket: int | None = 512
     entropy: bool = False
+
+    def __post_init__(self) -> None:
+        self.store("levels", check_whole("levels", self.levels, most=2**15 - 1))
+        if self.bucket is not None:
+            self.store("bucket", check_whole("bucket", self.bucket, most=2**31 - 1))
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)
-        norms = np.sqrt(np.square(rows, dtype=np.float64).sum(1))
-        head, norms = write_numbers(norms, "a norm"), norms.astype("<f4")
-        # rounding keeps order: no norm comes out smaller than an entry, no level above the last
-        exact = np.abs(rows) / np.where(norms, norms, 1)[:, None] * np.float32(self.levels)
+        squares = np.square(rows, dtype=np.float64)
+        norms = np.sqrt(squares.sum(1))
+        head = write_scale(norms, "a norm")
+        norms = norms.astype("<f4")
+        # Rounding keeps the order: no norm becomes smaller than an entry, so no level
+        # is above the last.
+        divisors = np.where(norms, norms, 1)
+        exact = np.abs(rows) / divisors[:, None]
+        exact *= np.float32(self.levels)
         xi = np.floor(exact)
-        xi += self._rows(torch.rand(len(x), generator=generator).numpy()) < exact - xi
-        signed = np.copysign(xi, rows).reshape(-1)[: len(x)]
-        return head + self._pack(signed.astype(np.int32) + self.levels)
+        uniform = torch.rand(len(x), generator=generator).numpy()
+        xi += self._rows(uniform) < exact - xi
+        signed = np.copysign(xi, rows).astype(np.int32)
+        symbols = signed.reshape(-1)[: len(x)] + self.levels
+        return head + self._pack(symbols)
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        norms = reader.magnitudes(-(-n // (self.bucket or n)))
+        buckets = math.ceil(n / (self.bucket or n))
+        norms = reader.magnitudes(buckets)
         symbols = self._unpack(reader, n)
         if symbols.max() > 2 * self.levels:
             raise WireError(f"The message holds levels above {self.levels}.")
-        x = (symbols.astype(np.float32) - np.float32(self.levels)) / np.float32(self.levels)
-        return (self._rows(x) * norms[:, None]).reshape(-1)[:n]
+        levels = np.float32(self.levels)
+        x = (symbols.astype(np.float32) - levels) / levels
+        rows = self._rows(x) * norms[:, None]
+        return rows.reshape(-1)[:n]
 
     @property
     def empty(self) -> bytes:  # type: ignore[override]
         return b"\0" if self.entropy else b""
 
-    def _rows(self, x: np.ndarray) -> np.ndarray:
-        """[n] -> [buckets, entries], the last one filled up with zeros."""
-        size = self.bucket or len(x)
-        return np.pad(x, (0, -len(x) % size)).reshape(-1, size)
-
     @property
     def _width(self) -> int:
         return 1 + self.levels.bit_length()
+
+    def _rows(self, x: np.ndarray) -> np.ndarray:
+        """[n] -> [buckets, entries], the last one padded with zeros."""
+        size = self.bucket or len(x)
+        padding = -len(x) % size
+        return np.pad(x, (0, padding)).reshape(-1, size)
 
     def _pack(self, symbols: np.ndarray) -> bytes:
         plain = pack_fields(symbols, self._width)
@@ -121,142 +150,77 @@ class QSGD(FlatCoder, Stochastic):
         low = symbols.min()
         counts = np.bincount(symbols - low)
         width = int(counts.max()).bit_length()
-        coded = struct.pack("<HHB", low, len(counts), width) + pack_fields(counts, width)
+        coded = struct.pack("<HHB", low, len(counts), width) + pack_fields(
+            counts, width
+        )
         if len(counts) > 1:
             coded += range_encode(symbols - low, counts)
-        return b"\1" + coded if len(coded) < len(plain) else b"\0" + plain
+        if len(coded) < len(plain):
+            return b"\1" + coded
+        return b"\0" + plain
 
     def _unpack(self, reader: Reader, n: int) -> np.ndarray:
-        coded = self.entropy and reader.number(1)
-        if not coded:
+        form = reader.number(1) if self.entropy else 0
+        if form == 0:
             return reader.fields(n, self._width)
-        low, span, width = reader.number(2), reader.number(2), reader.number(1)
-        if coded > 1 or width > 31:
-            raise WireError("The message announces a code of levels that does not exist.")
+        low = reader.number(2)
+        span = reader.number(2)
+        width = reader.number(1)
+        if form > 1 or width > 31:
+            raise WireError(
+                "The message announces a code of levels that does not exist."
+            )
         counts = reader.fields(span, width).astype(np.int64)
         if counts.sum() != n:
-            raise WireError(f"A histogram of {counts.sum()} levels came for {n} entries.")
+            raise WireError(
+                f"A histogram of {counts.sum()} levels came for {n} entries."
+            )
         if span == 1:
             return np.full(n, low)
-        return low + range_decode(reader.take(len(reader.rest)), counts)
+        code = reader.take(len(reader.remaining))
+        return low + range_decode(code, counts)
 
 
-@dataclass(frozen=True)
-class Natural(FlatCoder, Stochastic):
-    """Natural compression (Horváth et al. 2022): a size between 2^a and 2^(a+1) becomes 2^(a+1)
-    with probability size / 2^a - 1, else 2^a: unbiased. The section: exponent and sign, 9 bits an
-    entry."""
-
-    def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
-        exponent = np.maximum(np.frexp(x)[1] + 126, 0)  # of float32: 2^(exponent - 127) <= |x|
-        small = exponent == 0  # below the smallest power with a fraction: towards 0 or 2^-126
-        above = np.ldexp(np.abs(x.astype(np.float64)), np.where(small, 126, 127 - exponent))
-        chance = np.where(small, above, above - 1)
-        up = torch.rand(len(x), generator=generator).numpy() < chance
-        exponent = np.where(x == 0, 0, exponent) + up
-        if (exponent > 254).any():
-            raise Diverged("An entry is too large for a power of two in float32.")
-        return pack_fields(exponent | ((x < 0) & (exponent > 0)).astype(np.int64) << 8, 9)
-
-    def read(self, reader: Reader, n: int) -> np.ndarray:
-        codes = reader.fields(n, 9)
-        exponent, negative = codes & 0xFF, codes >> 8
-        if (exponent == 255).any() or (negative > exponent).any():
-            raise WireError("A power of two has an exponent of 255, or a zero has a sign.")
-        x = np.where(exponent, np.ldexp(np.float32(1), exponent - 127), np.float32(0))
-        return np.where(negative, -x, x)
+POWERS = 3 ** np.arange(5)
 
 
 @dataclass(frozen=True)
 class TernGrad(FlatCoder, Stochastic):
-    """TernGrad (Wen et al. 2017): ``s sign(x) b``, s the largest size, b one with probability ``|x|
-    / s``: unbiased, but for entries that are cut before at ``clip`` standard deviations (section
-    3.3). The section: s as float32, then five entries a byte, as digits to the base 3."""
+    """``s sign(x) b``: s the largest size, b one with probability ``|x| / s`` (Wen et
+    al. 2017).
 
-    clip: Annotated[float | None, Range("above 0", lambda x: x is None or x > 0)] = 2.5
+    Unbiased, but for entries that are cut before at ``clip`` standard deviations
+    (section 3.3). The section: s as float32, then five entries a byte, as digits to the
+    base 3.
+    """
+
+    clip: float | None = 2.5
+
+    def __post_init__(self) -> None:
+        if self.clip is not None:
+            self.store("clip", check_number("clip", self.clip, above=0))
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         size = np.abs(x)
         s = size.max()
         if self.clip is not None:
-            limit = self.clip * math.sqrt(np.square(x, dtype=np.float64).mean())
+            variance = np.square(x, dtype=np.float64).mean()
+            limit = self.clip * math.sqrt(variance)
             s = np.float32(min(float(s), limit))  # compared before it could overflow
-        b = torch.rand(len(x), generator=generator).numpy() < size / (s or np.float32(1))
-        digits = np.pad(np.where(x < 0, 2, 1) * b, (0, -len(x) % 5)).reshape(-1, 5)
-        return struct.pack("<f", s) + (digits @ _POWERS).astype(np.uint8).tobytes()
+        uniform = torch.rand(len(x), generator=generator).numpy()
+        b = uniform < size / (s or np.float32(1))
+        digits = np.where(x < 0, 2, 1) * b
+        padding = -len(x) % 5
+        rows = np.pad(digits, (0, padding)).reshape(-1, 5)
+        packed = (rows @ POWERS).astype(np.uint8)
+        return struct.pack("<f", s) + packed.tobytes()
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        s, packed = reader.magnitudes(1)[0], reader.take(-(-n // 5))
-        digits = (packed[:, None] // _POWERS % 3).reshape(-1)
+        s = reader.magnitudes(1)[0]
+        packed = reader.take(math.ceil(n / 5))
+        rows = packed[:, None] // POWERS % 3
+        digits = rows.reshape(-1)
         if packed.max() >= 3**5 or digits[n:].any():
             raise WireError("Five entries of three values do not make such a byte.")
-        return np.array([0, s, -s], np.float32)[digits[:n]]
-
-
-_ZEROS, _ONES, _PLAIN, _CODED = range(4)
-
-
-@dataclass(frozen=True)
-class Mask(Coder):
-    """Zeros and ones in about the entropy of their share (FedPM, Isik et al. 2023): one byte that
-    says all zeros, all ones, plain or coded; then nothing, one bit an entry, or the number of ones
-    as u32 and a range code."""
-
-    takes = makes = Masks
-
-    def encode(self, tensor: torch.Tensor) -> bytes:
-        tensor = tensor.detach().cpu()
-        bits = (tensor == 1).reshape(-1).numpy()
-        if not ((tensor == 0) | (tensor == 1)).all():
-            raise ValueError("A mask holds only zeros and ones.")
-        ones = np.count_nonzero(bits)
-        if ones in (0, len(bits)):
-            return bytes([_ONES if ones else _ZEROS])
-        plain = pack_fields(bits, 1)
-        coded = struct.pack("<I", ones) + range_encode(bits, np.array([len(bits) - ones, ones]))
-        return bytes([_CODED]) + coded if len(coded) < len(plain) else bytes([_PLAIN]) + plain
-
-    def decode(self, section: Any, shape: Shape) -> torch.Tensor:
-        reader, n = Reader(section), math.prod(shape)
-        form = reader.number(1)
-        if form in (_ZEROS, _ONES):
-            bits = np.full(n, form == _ONES)
-        elif form == _PLAIN:
-            bits = reader.fields(n, 1)
-        elif form == _CODED:
-            ones = reader.number(4)
-            if not 0 < ones < n:
-                raise WireError(f"A coded mask of {n} entries cannot have {ones} ones.")
-            bits = range_decode(reader.take(len(reader.rest)), np.array([n - ones, ones]))
-        else:
-            raise WireError(f"There is no form {form} of a mask.")
-        reader.end()
-        return torch.from_numpy(bits.astype(np.float32)).reshape(shape)
-
-
-@dataclass(frozen=True)
-class Zipped(FlatCoder):
-    """Every float32 as it is: sign and fraction, which look random, as three planes of a byte an
-    entry, and a Huffman code of the exponents. At least 24 + H(exponent) bits an entry."""
-
-    def write(self, x: np.ndarray) -> bytes:
-        bits = x.astype("<f4", copy=False).view("<u4")
-        rest = (bits & 0x7FFFFF | bits >> 31 << 23).astype("<u4").view(np.uint8).reshape(-1, 4)
-        code = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
-        exponents = code.compress((bits >> 23 & 0xFF).astype(np.uint8).data) + code.flush()
-        return rest[:, :3].T.tobytes() + exponents
-
-    def read(self, reader: Reader, n: int) -> np.ndarray:
-        planes = reader.take(3 * n).reshape(3, n).astype("<u4")
-        rest = planes[0] | planes[1] << 8 | planes[2] << 16
-        code = zlib.decompressobj()
-        try:
-            exponents = code.decompress(reader.take(len(reader.rest)).tobytes(), n)  # n bytes, no
-            more = code.decompress(code.unconsumed_tail, 1)  # more; end mark and checksum
-        except zlib.error:
-            raise WireError("The exponents of a zipped tensor are damaged.") from None
-        if len(exponents) != n or more or not code.eof or code.unused_data:
-            raise WireError(f"A zipped tensor does not hold just {n} exponents.")
-        high = np.frombuffer(exponents, np.uint8).astype("<u4")
-        x = (rest & 0x7FFFFF | high << 23 | rest >> 23 << 31).astype("<u4").view("<f4")
-        return finite(x.astype(np.float32, copy=False))
+        values = np.array([0, s, -s], np.float32)
+        return values[digits[:n]]

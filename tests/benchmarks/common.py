@@ -25,7 +25,9 @@ def random_task(network, shape, clients, samples, device="cpu", partition=None):
     source = sources.Source("random", x, y, x[:100], y[:100], mean, std, 10)
     load, sources.load = sources.load, lambda name: source
     try:
-        return fl.tasks.classification("random", clients, partition, network=network, device=device)
+        return fl.tasks.classification(
+            "random", clients, partition, network=network, device=device
+        )
     finally:
         sources.load = load
 
@@ -52,14 +54,16 @@ def wait(task):
 
 
 def federation(method, task, engine="sequential", **settings):
-    """(what the history says of the engine, the server, the clients, a function that plays the next round -> its
-    row)"""
+    """The engine's name in the history, the server, the clients, and a function that plays the next
+    round and returns its row."""
     settings = fl.Settings(**{"batch_size": BATCH, "evaluate_every": 10**9} | settings)
     server = method.server_side(task, settings)
     clients = fl.clients(method, task, settings)
     if engine != "sequential":
         clients = stacked.connect(engine, clients.side)
-    t, state, last_seen = 0, server.start(), {}
+    t = 0
+    state = server.start()
+    last_seen = {}
 
     def play():
         nonlocal t, state
@@ -74,8 +78,12 @@ def federation(method, task, engine="sequential", **settings):
 def ratios(timers, reference, repeats):
     """Functions that return their seconds take turns, after one that warms up -> medians of the
     ratios to the reference in the same turn."""
-    turns = [{name: timer() for name, timer in timers.items()} for _ in range(repeats + 1)][1:]
-    return {name: median(turn[name] / turn[reference] for turn in turns) for name in timers}
+    turns = [
+        {name: timer() for name, timer in timers.items()} for _ in range(repeats + 1)
+    ][1:]
+    return {
+        name: median(turn[name] / turn[reference] for turn in turns) for name in timers
+    }
 
 
 def peak_memory():

@@ -27,12 +27,12 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fedlearn as fl
-from fedlearn import recipes, reproduce
 from fedlearn.core import local
 from fedlearn.files import to_json, write_text
+from fedlearn.lab import recipes
+from fedlearn.lab.results import provenance
 from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
-from fedlearn.results import provenance
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import federation, random_task, ratios  # noqa: E402
@@ -52,13 +52,18 @@ for operator in ("single", "multi", "conv"):
 
 def trainer(method, task, batch_size):
     """A function that trains once, from the same state -> seconds."""
-    net, settings = fl.initial_network(method, task), fl.Settings(epochs=2, batch_size=batch_size)
+    net, settings = (
+        fl.initial_network(method, task),
+        fl.Settings(epochs=2, batch_size=batch_size),
+    )
     initial = {n: t.clone() for n, t in state_of(net).items()}
 
     def train():
         local.load(state_of(net), initial)
         began = time.perf_counter()
-        local.train(net, method, Context(task, 1, 0, initial, initial, net=net), settings)
+        local.train(
+            net, method, Context(task, 1, 0, initial, initial, net=net), settings
+        )
         return time.perf_counter() - began
 
     return train
@@ -66,7 +71,9 @@ def trainer(method, task, batch_size):
 
 def steps(quick):
     rows = {}
-    for label, (network, shape, samples, batch) in list(NETWORKS.items())[: 1 if quick else None]:
+    for label, (network, shape, samples, batch) in list(NETWORKS.items())[
+        : 1 if quick else None
+    ]:
         task = random_task(network, shape, 1, samples)
         trainers = {n: trainer(m, task, batch) for n, m in METHODS.items()}
         rows[label] = ratios(trainers, "FedAvg", 2 if quick else 7)
@@ -126,11 +133,17 @@ def liars(quick):
     once."""
     rows, counts, seeds = {}, range(2 if quick else 5), range(1 if quick else 5)
     cases = [
-        (server, lie, n, s) for server in SERVERS for lie in ATTACKS for n in counts for s in seeds
+        (server, lie, n, s)
+        for server in SERVERS
+        for lie in ATTACKS
+        for n in counts
+        for s in seeds
     ]
     with ProcessPoolExecutor(1 if quick else 2, get_context("spawn")) as pool:
         runs = {
-            (server, lie if n else "", n, s): pool.submit(liars_run, server, lie, n, s, quick)
+            (server, lie if n else "", n, s): pool.submit(
+                liars_run, server, lie, n, s, quick
+            )
             for server, lie, n, s in cases
             if n or lie == "flip"
         }
@@ -150,7 +163,9 @@ def liars_run(server, lie, count, seed, quick):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)  # what they say is in the row
     task = fl.tasks.classification("digits", **FEDERATION, seed=seed)
-    method = lying(fl.methods.fedavg().but(server=SERVERS[server]), range(count), *ATTACKS[lie])
+    method = lying(
+        fl.methods.fedavg().but(server=SERVERS[server]), range(count), *ATTACKS[lie]
+    )
     how = {"epochs": 2, "evaluate_every": ROUNDS, "engine": "stacked", "threads": 1}
     history = fl.run(method, task, 2 if quick else ROUNDS, progress=False, **how)
     suspects = [k for row in history.rows for k in row["suspects"]]
@@ -158,7 +173,9 @@ def liars_run(server, lie, count, seed, quick):
         "accuracy": history.final["accuracy"],
         "untaken": sum(row["untaken"] is not None for row in history.rows),
         "refused": sum(k < count for row in history.rows for k in row["refused"]),
-        "honest_refused": sum(k >= count for row in history.rows for k in row["refused"]),
+        "honest_refused": sum(
+            k >= count for row in history.rows for k in row["refused"]
+        ),
         "suspected": sum(k < count for k in suspects),
         "honest_suspected": sum(k >= count for k in suspects),
     }
@@ -175,8 +192,16 @@ def bits(quick):
     and one client at a time."""
     rows = []
     names = ("fedavg", "rpn", "dgc", "stc")
-    for network, name, seed in product(("digits_cnn", "digits_repvgg"), names, range(3)):
-        stated = {"method": name, "network": network, "seed": seed, "train": 600, "rounds": 3}
+    for network, name, seed in product(
+        ("digits_cnn", "digits_repvgg"), names, range(3)
+    ):
+        stated = {
+            "method": name,
+            "network": network,
+            "seed": seed,
+            "train": 600,
+            "rounds": 3,
+        }
         e = fl.Experiment(**stated, clients=10, partition="dirichlet:0.5")
         how = {"threads": 1, "engine": "sequential", "progress": False}
         run = partial(fl.run, e.make_method(), e.make_task(), e.rounds)
@@ -184,7 +209,15 @@ def bits(quick):
         for way, changed in WAYS.items():
             other = run(**how | changed).state
             gap = max(float((other[n] - w).abs().max()) for n, w in plain.items())
-            rows.append({"network": network, "method": name, "seed": seed, "way": way, "gap": gap})
+            rows.append(
+                {
+                    "network": network,
+                    "method": name,
+                    "seed": seed,
+                    "way": way,
+                    "gap": gap,
+                }
+            )
         if quick:
             break
     return rows
@@ -193,9 +226,9 @@ def bits(quick):
 def repeats(quick):
     """Stored runs on digits of other processors, made here: their late accuracies, and by how much
     a single test differs."""
-    here = reproduce.hardware("cpu")
+    here = recipes.hardware("cpu")
     every = {r.key: r for r in recipes.runs() if r.experiment.task == "classification"}
-    lines = reproduce.stored(every.values(), None)
+    lines = recipes.stored(every.values())
     others = [
         (run, lines[key])
         for key, run in sorted(every.items())
@@ -204,11 +237,16 @@ def repeats(quick):
     rows = []
     for run, line in others[:: len(others) // REPEATS][: 1 if quick else REPEATS]:
         with TemporaryDirectory() as folder:
-            new = reproduce.train(run, Path(folder) / "a.checkpoint", False, Path(folder))
+            made = recipes.train(run, Path(folder) / "a.checkpoint", False)
+        new = fl.History.from_dict(made)
         old = fl.History.from_dict(line)
         pairs = zip(old.evaluated, new.evaluated, strict=True)
         single = max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs)
-        late = {"stored": old.late_accuracy(), "here": new.late_accuracy(), "single": single}
+        late = {
+            "stored": old.late_accuracy(),
+            "here": new.late_accuracy(),
+            "single": single,
+        }
         hardware = line["meta"]["provenance"]["hardware"]
         rows.append({"run": run.name, "file": run.folder, "hardware": hardware} | late)
     return rows
@@ -231,8 +269,14 @@ def main(argv=None):
     if args.part == "liars":
         servers = {name: repr(server) for name, server in SERVERS.items()}
         about = {"factors": {lie: factor for lie, (_, factor) in ATTACKS.items()}}
-        settings |= FEDERATION | {"rounds": ROUNDS, "epochs": 2, "servers": servers} | about
-    result = {"provenance": origin, "settings": settings, "rows": PARTS[args.part](args.quick)}
+        settings |= (
+            FEDERATION | {"rounds": ROUNDS, "epochs": 2, "servers": servers} | about
+        )
+    result = {
+        "provenance": origin,
+        "settings": settings,
+        "rows": PARTS[args.part](args.quick),
+    }
     if args.out:
         write_text(args.out, to_json(result) + "\n")
     print(to_json(result, indent=1))

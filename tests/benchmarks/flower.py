@@ -1,7 +1,7 @@
 """What a round costs on Flower, what Flower adds to a message, and whether the tests saw the same
 history as in one process. Writes ``data/results/flower.json``, which the chapter shows.
 
-    make record-flower
+    make test-flower SLOW=1 && .venv-flower/bin/python tests/benchmarks/flower.py
 
 Seconds: FedAvg with the digits CNN, two clients, one thread; the median of all rounds but the
 first. Framing: bytes that Flower's SuperLink counted, less our payload, for the messages by which a
@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 import fedlearn as fl
-from fedlearn.results import provenance
+from fedlearn.lab.results import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -45,9 +45,14 @@ def framing(method, runs):
     (short, few), (long, many) = runs[method, SHORT], runs[method, LONG]
     row, messages = {"method": method}, 2 * (LONG - SHORT)
     for way, counted in (("up", "inbound-bytes"), ("down", "outbound-bytes")):
-        payload = getattr(long, f"bytes_{way}").sum() - getattr(short, f"bytes_{way}").sum()
+        payload = (
+            getattr(long, f"bytes_{way}").sum() - getattr(short, f"bytes_{way}").sum()
+        )
         all_of_it = many[counted] - few[counted]
-        row[way] = {"payload": round(payload / messages), "flower": round(all_of_it / messages)}
+        row[way] = {
+            "payload": round(payload / messages),
+            "flower": round(all_of_it / messages),
+        }
     return row
 
 
@@ -58,13 +63,22 @@ def equal():
         kind, name = path.stem.split("_", 1)  # simulations first
         record = json.loads(path.read_text(encoding="utf-8"))
         same = record.pop("equal")
-        seen.setdefault(name, record | {"simulation": None, "deployment": None})[kind] = same
+        seen.setdefault(name, record | {"simulation": None, "deployment": None})[
+            kind
+        ] = same
     return [seen[name] for name in sorted(seen)]
 
 
 def main():
-    made = provenance()  # of the code that runs, not of what the checkout becomes meanwhile
-    task, method, seconds, runs = fl.tasks.classification("digits", 2), fl.methods.fedavg(), {}, {}
+    made = (
+        provenance()
+    )  # of the code that runs, not of what the checkout becomes meanwhile
+    task, method, seconds, runs = (
+        fl.tasks.classification("digits", 2),
+        fl.methods.fedavg(),
+        {},
+        {},
+    )
     for engine in ("sequential", "stacked", "flower"):
         history = fl.run(method, task, 6, threads=1, engine=engine, progress=False)
         seconds[engine.replace("flower", "simulation")] = history.seconds.tolist()

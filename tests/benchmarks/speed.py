@@ -5,9 +5,8 @@
     python tests/benchmarks/speed.py table --only ResNet --out data/results/speed_cpu.json
     python tests/benchmarks/speed.py table --device cuda --out data/results/speed_cuda.json
 
-table    a round of federated averaging: bare PyTorch loop, fedlearn's engines, and the simulators
-         of requirements-peers.txt that are installed; they take turns, medians count. On a GPU also
-         channels last, bfloat16
+table    a round of federated averaging: bare PyTorch loop and fedlearn's engines, which take turns;
+         medians count. On a GPU also channels last, bfloat16
 job      20 rounds on digits in a fresh process, start-up included: seconds and peak memory
 growth   seconds a round against the number of clients
 import   CPU seconds from the start of Python to `import fedlearn`, `--help`, a first round
@@ -27,7 +26,6 @@ import time
 from contextlib import nullcontext, suppress
 from datetime import date
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -42,12 +40,21 @@ from fedlearn.core.local import good_threads
 from fedlearn.files import to_json, write_text
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import BATCH, DIGITS, LR, federation, peak_memory, plain, plain_cnn, random_task, wait  # noqa: E402
-from peers import PEERS, shards_of  # noqa: E402
+from common import (  # noqa: E402
+    BATCH,
+    DIGITS,
+    LR,
+    federation,
+    peak_memory,
+    plain,
+    plain_cnn,
+    random_task,
+    wait,
+)
 
 LONG = 8  # seconds: longer rounds are timed once
 ROOT = Path(__file__).resolve().parents[2]
-FEDLEARN = [sys.executable, "-m", "fedlearn.cli"]
+FEDLEARN = [sys.executable, "-m", "fedlearn"]
 CORES = torch.get_num_threads()  # what torch takes by itself
 # label -> network, image shape, samples a client by the number of clients, how they are split
 NETWORKS = {
@@ -82,7 +89,9 @@ def bare(task, layout=torch.contiguous_format, precision="float32"):
         began = time.perf_counter()
         for k in range(task.clients):
             generator = fl.rng.generator(task.seed, "shuffle", t, k)
-            x, y = task.epoch(k, torch.randperm(task.sizes[k], generator=generator), None)
+            x, y = task.epoch(
+                k, torch.randperm(task.sizes[k], generator=generator), None
+            )
             x = x.to(memory_format=layout)
             for at in range(0, len(y), BATCH):
                 optimiser.zero_grad()
@@ -125,11 +134,6 @@ def interleaved(contenders, repeats):
     return {name: median(s) for name, s in seconds.items()}
 
 
-def installed():
-    """The other simulators that are here, by label."""
-    return {label: f for label, (module, f) in PEERS.items() if find_spec(module)}
-
-
 def trouble(error):
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
@@ -153,14 +157,6 @@ def row_of(args, label, network, shape, samples, clients, partition):
         except (RuntimeError, ValueError) as error:
             seconds[name] = trouble(error)
     seconds |= interleaved(ready, args.repeats)
-    peers = {} if args.device != "cpu" or args.no_peers else installed()
-    for name, simulate in peers.items():
-        few = 1 if seconds["bare loop"] > LONG / 2 else max(2, args.repeats // 2)
-        try:
-            times, _ = simulate(shards_of(task), lambda: plain(task), LR, BATCH, few + 1)
-            seconds[name] = median(times[1:])
-        except Exception as error:
-            seconds[name] = trouble(error)
     auto = ready.get("auto")
     row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
     row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen["name"]}
@@ -175,12 +171,16 @@ def table(args, old):
     began = time.monotonic()
     planned = [
         (n, label, network, shape, m, *(partition or [None]))
-        for networks in ((NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,))
+        for networks in (
+            (NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,)
+        )
         for label, (network, shape, counts, *partition) in networks.items()
         for n, m in counts.items()
     ]
     for clients, label, *case, partition in sorted(planned, key=lambda row: row[0]):
-        row = rows.setdefault((label, clients), dict(network=label, clients=clients, seconds={}))
+        row = rows.setdefault(
+            (label, clients), dict(network=label, clients=clients, seconds={})
+        )
         wanted = args.only.lower() in label.lower() and clients <= args.most
         if wanted and time.monotonic() - began > 60 * args.minutes:
             print(f"{label}, {clients} clients: no time left")
@@ -194,12 +194,10 @@ def table(args, old):
 # ---- a whole job in a fresh process --------------------------------------------------------------
 
 
-def run_job(name):
-    """What the fresh process of ``job`` does for the contenders that have no command line."""
+def run_job():
+    """What the fresh process of ``job`` does for the bare loop, which has no command line."""
     task = fl.tasks.classification("digits", 10)
     torch.set_num_threads(1)
-    if name != "bare loop":
-        return PEERS[name][1](shards_of(task), lambda: plain(task), LR, BATCH, 20)
     play = bare(task)
     for _ in range(20):
         play()
@@ -208,15 +206,22 @@ def run_job(name):
 def watch(command):
     """Run a command: its seconds, and the most memory (MB) that it and its children held."""
     began, peak = time.perf_counter(), 0
-    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = psutil.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while process.poll() is None:
         with suppress(psutil.Error):  # it has just ended
-            held = [p.memory_full_info() for p in (process, *process.children(recursive=True))]
+            held = [
+                p.memory_full_info()
+                for p in (process, *process.children(recursive=True))
+            ]
             # pss shares out what processes have in common; Linux only
             peak = max(peak, sum(getattr(memory, "pss", memory.rss) for memory in held))
         time.sleep(0.05)
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed with exit status {process.returncode}.")
+        raise RuntimeError(
+            f"{' '.join(command)} failed with exit status {process.returncode}."
+        )
     return time.perf_counter() - began, peak / 1e6
 
 
@@ -224,8 +229,7 @@ def job(args):
     words = "run fedavg --rounds 20 --no-progress --evaluate-every 20 --engine".split()
     engines = "sequential", "stacked", "auto"
     commands = {f"fedlearn, {e}": [*FEDLEARN, *words, e] for e in engines}
-    names = ["bare loop", *([] if args.no_peers else installed())]
-    commands |= {name: [sys.executable, __file__, "--run-job", name] for name in names}
+    commands["bare loop"] = [sys.executable, __file__, "--run-job"]
     runs = {name: [] for name in commands}
     for _ in range(max(2, args.repeats // 2)):
         for name, command in commands.items():
@@ -243,7 +247,9 @@ def job(args):
 
 def growth(args):
     result = []
-    for clients in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)[: 2 if args.quick else None]:
+    for clients in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)[
+        : 2 if args.quick else None
+    ]:
         task = random_task(*DIGITS, clients, BATCH, args.device)
         ready = {"bare loop": bare(task)}
         ready |= {e: packaged(task, e) for e in ("sequential", "stacked")}
@@ -262,7 +268,10 @@ STARTS = {
     "import fedlearn": [sys.executable, "-c", "import fedlearn"],
     "fedlearn --version": [*FEDLEARN, "--version"],
     "fedlearn --help": [*FEDLEARN, "--help"],
-    "fedlearn run fedavg --rounds 1": [*FEDLEARN, *"run fedavg --rounds 1 --no-progress".split()],
+    "fedlearn run fedavg --rounds 1": [
+        *FEDLEARN,
+        *"run fedavg --rounds 1 --no-progress".split(),
+    ],
 }
 
 
@@ -276,7 +285,9 @@ def starts(args):
         turns[label].append((elapsed, user + system))
     result = {}
     for label, rows in turns.items():
-        result[label] = dict(zip(("seconds", "cpu"), np.median(rows, 0).tolist(), strict=True))
+        result[label] = dict(
+            zip(("seconds", "cpu"), np.median(rows, 0).tolist(), strict=True)
+        )
     print(result, flush=True)
     return result
 
@@ -285,7 +296,13 @@ def starts(args):
 
 FEDERATIONS = {  # network, shape, clients, samples of each, how many of them a round
     "ResNet-18, 100 clients": ("resnet18", (3, 32, 32), 100, 16, 100),
-    "McMahan CNN, 1,000 clients, 100 a round": ("mcmahan_cnn", (3, 32, 32), 1000, 32, 100),
+    "McMahan CNN, 1,000 clients, 100 a round": (
+        "mcmahan_cnn",
+        (3, 32, 32),
+        1000,
+        32,
+        100,
+    ),
     "digits CNN, 10,000 clients, 100 a round": (*DIGITS, 10_000, 13, 100),
 }
 
@@ -295,9 +312,17 @@ def memory(args):
     tenth of the clients."""
     result = {}
     for label in list(FEDERATIONS)[-1:] if args.quick else FEDERATIONS:
-        command = [sys.executable, __file__, "--held", label, "10" if args.quick else "1"]
+        command = [
+            sys.executable,
+            __file__,
+            "--held",
+            label,
+            "10" if args.quick else "1",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        last = ((done.stderr if done.returncode else done.stdout).splitlines() or ["killed"])[-1]
+        last = (
+            (done.stderr if done.returncode else done.stdout).splitlines() or ["killed"]
+        )[-1]
         result[label] = {"failed": last} if done.returncode else json.loads(last)
         print(f"{label}: {result[label]}", flush=True)
     return result
@@ -310,13 +335,24 @@ def held(label, part):
     task, before = random_task(network, shape, clients, samples), peak_memory()
     how = {"participation": drawn / clients, "batch_size": BATCH, "evaluate_every": 2}
     history = fl.run(fl.methods.fedavg(LR), task, 2, threads=1, progress=False, **how)
-    row = {"clients": clients, "a_round": drawn, "before_MB": before, "peak_MB": peak_memory()}
+    row = {
+        "clients": clients,
+        "a_round": drawn,
+        "before_MB": before,
+        "peak_MB": peak_memory(),
+    }
     row |= {"message_MB": float(history.bytes_up[-1]) / drawn / 1e6}
     return row | {"seconds": float(history.seconds[-1])}
 
 
 def main():
-    parts = {"table": table, "job": job, "growth": growth, "import": starts, "memory": memory}
+    parts = {
+        "table": table,
+        "job": job,
+        "growth": growth,
+        "import": starts,
+        "memory": memory,
+    }
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
@@ -324,19 +360,23 @@ def main():
     add("--repeats", type=int, default=7)
     add("--quick", action="store_true", help="two repeats")
     add("--device", default="cpu")
-    add("--no-peers", action="store_true", help="leave the other simulators out")
     add("--only", default="", metavar="TEXT", help="rows of the table with it")
     add("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
     add("--missing", action="store_true", help="only what FILE does not have")
     add("--forms", action="store_true", help="what only a GPU's table has")
-    add("--minutes", type=float, default=math.inf, help="begin no row of the table after them")
+    add(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="begin no row of the table after them",
+    )
     add("--out", metavar="FILE", type=Path, help="write the results as JSON")
-    add("--run-job", help=argparse.SUPPRESS)
+    add("--run-job", action="store_true", help=argparse.SUPPRESS)
     add("--held", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.repeats = 2 if args.quick else args.repeats
     if args.run_job:
-        return run_job(args.run_job)
+        return run_job()
     if args.held:
         return print(json.dumps(held(args.held[0], int(args.held[1]))))
     cuda = args.device.startswith("cuda")

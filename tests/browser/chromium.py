@@ -18,14 +18,23 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 def works(path):
     try:
-        return subprocess.run([path, "--version"], capture_output=True, timeout=60).returncode == 0
+        return (
+            subprocess.run(
+                [path, "--version"], capture_output=True, timeout=60
+            ).returncode
+            == 0
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
 def find():
     if wanted := os.environ.get("CHROMIUM"):  # an explicit wish is not replaced
-        return wanted if works(wanted) else sys.exit(f"CHROMIUM={wanted} cannot be started")
+        return (
+            wanted
+            if works(wanted)
+            else sys.exit(f"CHROMIUM={wanted} cannot be started")
+        )
     with sync_playwright() as p:
         paths = [*filter(None, map(shutil.which, NAMES)), p.chromium.executable_path]
     return next(filter(works, paths), None)
@@ -35,7 +44,9 @@ def allowed(what):
     if os.environ.get("CI"):
         return True
     if not sys.stdin.isatty():
-        print(f"No {what}: nobody is here to be asked (CI=1 means yes).", file=sys.stderr)
+        print(
+            f"No {what}: nobody is here to be asked (CI=1 means yes).", file=sys.stderr
+        )
         return False
     print(f"Install {what}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -64,4 +75,9 @@ if __name__ == "__main__":
     if (path := find()) is None:
         install()
         path = find()
-    print(path or sys.exit("*** THE BROWSER TESTS CANNOT RUN: no Chromium; set CHROMIUM=PATH ***"))
+    print(
+        path
+        or sys.exit(
+            "*** THE BROWSER TESTS CANNOT RUN: no Chromium; set CHROMIUM=PATH ***"
+        )
+    )

@@ -13,10 +13,12 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"
 # `make test` looks closely at these; `make test-all` at every page
-SOME = ("index", "papers/rpn", "appendix/claims", "appendix/leaderboard", "methods/rpn")
+SOME = ("index", "papers/rpn", "appendix/claims", "methods/rpn")
 MADE = ("methods/rpn", "methods/fed_gkt")  # the pages of methods are made alike
 WEIGHT = 1.5e6  # bytes of a page, at most
-LIMIT = 600  # seconds; against hanging only: no test may depend on how fast the machine is
+LIMIT = (
+    600  # seconds; against hanging only: no test may depend on how fast the machine is
+)
 CHROMIUM_ARGS = """--no-sandbox --disable-gpu --disable-dev-shm-usage --disable-component-update
     --disable-background-networking --disable-sync --no-first-run --disable-extensions""".split()
 
@@ -34,8 +36,12 @@ def closely(names):
 
 @pytest.fixture(scope="session")
 def site():
-    assert (HTML / "index.html").exists(), "the book is not built: run `make book` first"
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(HTML))
+    assert (HTML / "index.html").exists(), (
+        "the book is not built: run `make book` first"
+    )
+    handler = functools.partial(
+        http.server.SimpleHTTPRequestHandler, directory=str(HTML)
+    )
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -45,7 +51,9 @@ def site():
 @pytest.fixture(scope="session")
 def browser():
     executable = os.environ.get("CHROMIUM")
-    assert executable, "CHROMIUM is not set: run `make test-browser`, which finds or installs one"
+    assert executable, (
+        "CHROMIUM is not set: run `make test-browser`, which finds or installs one"
+    )
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=executable, args=CHROMIUM_ARGS, headless=True
@@ -67,7 +75,9 @@ def page(browser):
 
     def guard(route):
         url = route.request.url
-        if url.startswith(("http://127.0.0.1:", "http://localhost:", "data:", "blob:", "file:")):
+        if url.startswith(
+            ("http://127.0.0.1:", "http://localhost:", "data:", "blob:", "file:")
+        ):
             route.continue_()
         else:
             page.external.append(url)

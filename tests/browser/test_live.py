@@ -36,7 +36,10 @@ def lab(tmp_path):
     # every cell is drawn, also outside the window
     tracker = {"windowingMode": "none", "autoStartDefaultKernel": True}
     news = {"checkForUpdates": False, "fetchNews": "false"}
-    own = {"apputils-extension/notification": news, "notebook-extension/tracker": tracker}
+    own = {
+        "apputils-extension/notification": news,
+        "notebook-extension/tracker": tracker,
+    }
     for name, values in own.items():
         file = settings / f"@jupyterlab/{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
@@ -46,14 +49,23 @@ def lab(tmp_path):
         port = probe.getsockname()[1]
     token, url = secrets.token_hex(16), f"http://127.0.0.1:{port}"
     names = "JUPYTER_CONFIG_DIR JUPYTER_DATA_DIR JUPYTER_RUNTIME_DIR JUPYTERLAB_WORKSPACES_DIR"
-    env = os.environ | {name: str(tmp_path / name) for name in (*names.split(), "IPYTHONDIR")}
+    env = os.environ | {
+        name: str(tmp_path / name) for name in (*names.split(), "IPYTHONDIR")
+    }
     env["JUPYTERLAB_SETTINGS_DIR"] = str(settings)
     options = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
     options += [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={tmp_path}"]
-    options += ["--ServerApp.port_retries=0", "--LabApp.news_url=", "--LabApp.collaborative=False"]
+    options += [
+        "--ServerApp.port_retries=0",
+        "--LabApp.news_url=",
+        "--LabApp.collaborative=False",
+    ]
     command = [sys.executable, "-m", "jupyterlab", *options]
     log = tmp_path / "lab.log"
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=env) as server:
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, env=env) as server,
+    ):
         try:
             end = time.time() + LIMIT
             while not answers(f"{url}/api/status?token={token}"):
@@ -81,12 +93,18 @@ def wait(page, condition, what):
 def run_all(page, lab, notebook):
     """Open a notebook and run all its cells; returns when they have begun."""
     url, token = lab
-    page.goto(f"{url}/lab/tree/{notebook}?reset&token={token}", wait_until="domcontentloaded")
+    page.goto(
+        f"{url}/lab/tree/{notebook}?reset&token={token}", wait_until="domcontentloaded"
+    )
     page.wait_for_selector(".jp-Notebook .jp-Cell")
 
     def ready():  # JupyterLab's own indicator says idle before there is a kernel
-        kernels = [its["kernel"] for its in answers(f"{url}/api/sessions?token={token}") or []]
-        return any(k["connections"] > 0 and k["execution_state"] == "idle" for k in kernels)
+        kernels = [
+            its["kernel"] for its in answers(f"{url}/api/sessions?token={token}") or []
+        ]
+        return any(
+            k["connections"] > 0 and k["execution_state"] == "idle" for k in kernels
+        )
 
     wait(page, ready, "a kernel")
     page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/")
@@ -111,11 +129,15 @@ def test_a_chapter_reads_and_its_panel_trains(lab, page):
     run_all(page, lab, CHAPTER)
 
     def no_error():
-        assert page.locator(ERRORS).count() == 0, page.locator(ERRORS).first.inner_text()[-2000:]
+        assert page.locator(ERRORS).count() == 0, page.locator(
+            ERRORS
+        ).first.inner_text()[-2000:]
 
     def all_ran():
         texts = page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
-        prompts = [text.strip() for text in texts if text.strip()]  # a folded cell shows none
+        prompts = [
+            text.strip() for text in texts if text.strip()
+        ]  # a folded cell shows none
         no_error()
         return prompts and all(re.fullmatch(r"\[\d+\]:?", prompt) for prompt in prompts)
 
@@ -131,7 +153,9 @@ def test_a_chapter_reads_and_its_panel_trains(lab, page):
 
     def found():  # a folded cell may still be at work: it shows no prompt
         texts = "\n".join(page.locator(".jp-OutputArea figcaption").all_inner_texts())
-        return sorted(re.findall(r"^(?:Figure|Table) ([\dA-Z]+\.\d+)\. \w", texts, re.M))
+        return sorted(
+            re.findall(r"^(?:Figure|Table) ([\dA-Z]+\.\d+)\. \w", texts, re.M)
+        )
 
     wait(page, lambda: found() == numbers, f"figures and tables {numbers}")
     assert page.locator("mjx-merror").count() == 0, "a formula that MathJax cannot read"
@@ -143,9 +167,15 @@ def test_a_chapter_reads_and_its_panel_trains(lab, page):
     handle.focus()
     at_end = value == handle.get_attribute("aria-valuemax")
     handle.press("ArrowLeft" if at_end else "ArrowRight")
-    wait(page, lambda: handle.get_attribute("aria-valuenow") != value, "the slider moves")
+    wait(
+        page, lambda: handle.get_attribute("aria-valuenow") != value, "the slider moves"
+    )
     box.locator("button").click()
-    wait(page, lambda: box.locator("figure svg").count(), "the curves of what was trained")
+    wait(
+        page,
+        lambda: box.locator("figure svg").count(),
+        "the curves of what was trained",
+    )
     no_error()
     page.close()
     page.errors.clear()  # JupyterLab's own; requests that left the machine still count

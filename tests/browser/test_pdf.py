@@ -9,7 +9,9 @@ from bs4 import BeautifulSoup
 from conftest import HTML, toc_pages
 from pypdf import PdfReader
 
-PAGES = [name for name in toc_pages() if name != "appendix/api"]  # the reference is on the site
+PAGES = [
+    name for name in toc_pages() if name != "appendix/api"
+]  # the reference is on the site
 pytestmark = pytest.mark.slow  # `make test-all` prints it
 
 
@@ -42,7 +44,9 @@ def paper(pdf):
 
 def test_the_outline_names_every_page_where_it_is(pdf):
     """In the book's order; and the contents' numbers are those of the outline."""
-    entries = [e for e in pdf.outline if not isinstance(e, list) and e.title != "Contents"]
+    entries = [
+        e for e in pdf.outline if not isinstance(e, list) and e.title != "Contents"
+    ]
     wanted = [squeezed(article(name).find("h1").get_text()) for name in PAGES]
     assert [squeezed(e.title) for e in entries] == wanted
     numbers = [pdf.get_destination_page_number(e) + 1 for e in entries]
@@ -57,8 +61,14 @@ def test_the_pdf_is_for_paper(pdf, paper):
     assert sizes == {(595, 842)}, "A4"
     for words in ("Search this book", "Copy to clipboard"):
         assert squeezed(words) not in paper, words
-    links = [link.get_object() for page in pdf.pages for link in page.get("/Annots") or []]
-    assert not [link for link in links if str(link.get("/A", {}).get("/URI")).startswith("file:")]
+    links = [
+        link.get_object() for page in pdf.pages for link in page.get("/Annots") or []
+    ]
+    assert not [
+        link
+        for link in links
+        if str(link.get("/A", {}).get("/URI")).startswith("file:")
+    ]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -13,7 +13,7 @@ from test_reading import see
 import fedlearn as fl
 from fedlearn.book.play import HERE, playground
 
-UPS = ("whole", "bits", "signs", "largest", "memory", "stc", "random")
+UPS = ("whole", "bits", "signs", "largest", "memory", "stc")
 # The attribute says that the address is the page's own, as in the book.
 PAGE = """<!doctype html><html lang="en" data-content_root="./">
 <meta charset="utf-8"><title>A page</title><style>{css}</style><main id="here"></main></html>"""
@@ -38,13 +38,11 @@ TRAIN = """([changes, keep]) => {
       lengths: [m.down.byteLength, m.up.byteLength], sent: m.sent.map(x => [...x])}))); }
   return {rows, messages, owned: fed.owned.map(o => [...o]),
     code: M.in_python(s, fed.links, fed.liars)}; }"""
-READ = """([up, ratio, seed, messages]) => messages.map(([k, hex]) => {
+READ = """([up, ratio, messages]) => messages.map(([k, hex]) => {
   const link = F.link_of(up, ratio);
   const bytes = Uint8Array.from(hex.match(/../g), b => parseInt(b, 16));
   return F.unpack(bytes, 1, F.digest(link.name), 1, k).sections.map((section, i) => {
-    const name = F.SHAPES[i][0], coder = link.coders[i];
-    const draws = coder.shared ? F.generator(seed, 'shared coder', 1, k, name) : null;
-    return [...coder.decode(section, F.SIZES[i], draws)]; }); })"""
+    return [...link.coders[i].decode(section, F.SIZES[i])]; }); })"""
 
 # Client k is drawn, as it was in the last round.
 SEEN = """k => {
@@ -91,7 +89,14 @@ def in_package(made):
 @pytest.mark.parametrize("up", UPS)
 def test_messages_are_read_on_the_other_side(play, up, down):
     page, ratio = play(), 0.03
-    changes = {"clients": 4, "up": up, "down": down, "ratio": ratio, "rounds": 3, "seed": 3}
+    changes = {
+        "clients": 4,
+        "up": up,
+        "down": down,
+        "ratio": ratio,
+        "rounds": 3,
+        "seed": 3,
+    }
     made = page.evaluate(TRAIN, [changes, 1])
     method, task = in_package(made)
     server, people = method.server_side(task), fl.clients(method, task)
@@ -101,16 +106,24 @@ def test_messages_are_read_on_the_other_side(play, up, down):
         assert m["lengths"] == [len(m["down"]) // 2, len(data)]
         message, _ = server.send(1, k, state)
         assert message.hex() == m["down"]
-        got = server.receive(1, k, data, state).update  # made in the page, read by the package
+        got = server.receive(
+            1, k, data, state
+        ).update  # made in the page, read by the package
         for name, sent in zip(server.up.shapes, m["sent"], strict=True):
-            assert np.array_equal(got[name].flatten().numpy(), np.array(sent, np.float32)), name
+            assert np.array_equal(
+                got[name].flatten().numpy(), np.array(sent, np.float32)
+            ), name
         answers.append((k, people.answer(1, k, message)))
     link = "votes" if up == "signs" else up
-    read = page.evaluate(READ, [link, ratio, 3, [(k, a.hex()) for k, a in answers]])
+    read = page.evaluate(READ, [link, ratio, [(k, a.hex()) for k, a in answers]])
     for (k, answer), tensors in zip(answers, read, strict=True):
-        update = server.receive(1, k, answer, state).update  # made by the package, read in the page
+        update = server.receive(
+            1, k, answer, state
+        ).update  # made by the package, read in the page
         for name, got in zip(server.up.shapes, tensors, strict=True):
-            assert np.array_equal(np.array(got, np.float32), update[name].flatten().numpy()), name
+            assert np.array_equal(
+                np.array(got, np.float32), update[name].flatten().numpy()
+            ), name
     history = fl.run(method, task, 3, progress=False)
     assert [row["down"] for row in made["rows"]] == history.bytes_down.tolist()
     ups = [row["up"] for row in made["rows"]]
@@ -138,7 +151,9 @@ def test_it_ends_where_the_package_ends(play, changes, seeds):
         made = page.evaluate(TRAIN, [{**changes, "seed": seed}, 0])
         method, task = in_package(made)
         share = changes.get("share", 1.0)
-        history = fl.run(method, task, 20, participation=share, engine="sequential", progress=False)
+        history = fl.run(
+            method, task, 20, participation=share, engine="sequential", progress=False
+        )
         ends.append((made["rows"][-1]["accuracy"], history.final["accuracy"]))
         if changes == {}:  # nothing is cut off, so that rounding stays what it is
             page_rows = [row["accuracy"] for row in made["rows"]]
@@ -154,12 +169,20 @@ def test_it_ends_where_the_package_ends(play, changes, seeds):
 
 
 def test_a_seed_gives_the_same_run_in_every_session(play, browser):
-    changes = {"up": "stc", "down": "same", "share": 0.5, "split": "dirichlet:1", "rounds": 5}
+    changes = {
+        "up": "stc",
+        "down": "same",
+        "share": 0.5,
+        "split": "dirichlet:1",
+        "rounds": 5,
+    }
     page, context = play(), browser.new_context()
     one, other = page.evaluate(TRAIN, [changes, 5]), context.new_page()
     load(other, page.url)
     assert other.evaluate(TRAIN, [changes, 5]) == one
-    assert other.evaluate(TRAIN, [changes | {"seed": 1}, 5])["messages"] != one["messages"]
+    assert (
+        other.evaluate(TRAIN, [changes | {"seed": 1}, 5])["messages"] != one["messages"]
+    )
     context.close()
 
 
@@ -182,11 +205,15 @@ def test_a_scene_is_played_by_key_and_compared(play):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "▶ Play"
     page.keyboard.press("Enter")
-    first = re.fullmatch(r"You guessed 79\. After 20 rounds it reads (\d+) of 100\.", ended(page))
+    first = re.fullmatch(
+        r"You guessed 79\. After 20 rounds it reads (\d+) of 100\.", ended(page)
+    )
     page.focus(".fl-change")
     page.keyboard.press("Enter")  # the same with memory, beside the old curve
     page.wait_for_selector(".fl-then[hidden]", state="attached")
-    assert page.evaluate("document.activeElement.className") == "fl-go", "the key's button is gone"
+    assert page.evaluate("document.activeElement.className") == "fl-go", (
+        "the key's button is gone"
+    )
     assert "It trains" in page.locator(".fl-status").inner_text()
     both = re.search(r"reads (\d+) of 100; the curve you kept, (\d+)", ended(page))
     assert both[2] == first[1] and int(both[1]) > int(both[2])
@@ -203,10 +230,14 @@ def test_a_scene_is_played_by_key_and_compared(play):
         )
     # what is sent is a hundredth; what is kept is nearly all
     sent, kept = page.locator(".fl-rows div > span").all_inner_texts()[1:]
-    assert sent.startswith("it sent: 21 of 2,048") and kept.startswith("it keeps for later: 2,0")
+    assert sent.startswith("it sent: 21 of 2,048") and kept.startswith(
+        "it keeps for later: 2,0"
+    )
     page.focus("[name=focus]")
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("document.querySelectorAll('.fl-person')[1].matches('.fl-focus')")
+    page.wait_for_function(
+        "document.querySelectorAll('.fl-person')[1].matches('.fl-focus')"
+    )
     page.click(".fl-keep")
     assert "The curve is kept" in page.locator(".fl-story").inner_text()
     page.select_option("[name=up]", "bits")
@@ -243,7 +274,9 @@ def test_the_address_is_the_federation(play):
     assert page.locator("[name=clients]").input_value() == "5"
     page.select_option("[name=up]", "signs")
     assert page.url.endswith("#a-liar&clients=5&up=signs")
-    assert "your own" in page.locator(".fl-story").inner_text()  # no word of the scene's
+    assert (
+        "your own" in page.locator(".fl-story").inner_text()
+    )  # no word of the scene's
     page = play(page.url.partition("#")[2])
     assert page.locator("[name=up]").input_value() == "signs"
     assert "Majority(0.01)" in page.locator("pre").text_content()
@@ -262,11 +295,15 @@ def test_the_address_is_the_federation(play):
         ("a-liar&clients=3&liars=3", "honest", "fewer"),
     ],
 )
-def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(play, wrong, noun, allowed):
+def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(
+    play, wrong, noun, allowed
+):
     page = play(wrong)
     alert = page.locator("[role=alert]").inner_text()
     assert noun in alert and allowed in alert and page.url.endswith("#only-sevens")
-    assert page.locator("[aria-pressed=true]").get_attribute("data-scene") == "only-sevens"
+    assert (
+        page.locator("[aria-pressed=true]").get_attribute("data-scene") == "only-sevens"
+    )
 
 
 def test_without_a_worker_it_trains_in_the_page_and_says_so(play):
@@ -274,7 +311,9 @@ def test_without_a_worker_it_trains_in_the_page_and_says_so(play):
     assert "in a worker" in page.locator(".fl-foot").inner_text()
     page.evaluate("window.Worker = undefined; void M.default.render({model, el: here})")
     page.wait_for_selector(".fl-person")
-    page.wait_for_function("document.querySelector('.fl-foot').textContent.includes('no worker')")
+    page.wait_for_function(
+        "document.querySelector('.fl-foot').textContent.includes('no worker')"
+    )
     fast(page)
     page.click(".fl-go")
     assert "After 20 rounds" in ended(page)

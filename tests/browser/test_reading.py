@@ -44,21 +44,29 @@ AXE = """options => axe.run({...options, preload: false, resultTypes: ['violatio
 def turn(page, scheme):
     """Light or dark, as the reader's system says; charts are drawn anew."""
     page.emulate_media(color_scheme=scheme)
-    page.wait_for_function("scheme => document.documentElement.dataset.theme == scheme", arg=scheme)
+    page.wait_for_function(
+        "scheme => document.documentElement.dataset.theme == scheme", arg=scheme
+    )
     page.wait_for_timeout(300)  # colours change gradually
 
 
 def see(page, name):
     """What is wrong with an open page, by place."""
     wrong = {}
-    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.evaluate(
+        "document.querySelectorAll('details').forEach(d => { d.open = true; })"
+    )
     for scheme in ("light", "dark"):
         turn(page, scheme)
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_timeout(150)  # charts follow the window
             wrong[f"too wide at {width} px, {scheme}"] = page.evaluate(WIDE)
-            if width == 1440 and scheme == "light" and (ROOT / f"book/{name}.ipynb").exists():
+            if (
+                width == 1440
+                and scheme == "light"
+                and (ROOT / f"book/{name}.ipynb").exists()
+            ):
                 wrong["clipped code"] = page.evaluate(CLIPPED)
                 wrong["tables that are cut off"] = page.evaluate(CUT)
     page.set_viewport_size({"width": 1440, "height": 900})

@@ -39,10 +39,17 @@ def test_page_opens_clean(page, site, name):
     assert not TRACEBACK.search(text) and not BUILD_TIME.search(text)
     # widget state is inside scripts: errors raised in callbacks show up there only
     assert "Traceback (most recent call last)" not in page.content()
-    for wrong in (".cell_output .traceback", ".output.stderr", ".problematic", ".system-message"):
+    for wrong in (
+        ".cell_output .traceback",
+        ".output.stderr",
+        ".problematic",
+        ".system-message",
+    ):
         assert page.locator(f"article {wrong}").count() == 0, wrong
     no_alt = "images => images.filter(i => !i.alt.trim()).map(i => i.outerHTML.slice(0, 150))"
-    assert page.locator("article img").evaluate_all(no_alt) == [], "images without alt text"
+    assert page.locator("article img").evaluate_all(no_alt) == [], (
+        "images without alt text"
+    )
     formulas = page.locator("article .math").count()
     assert page.locator("article mjx-container").count() >= formulas
     assert page.locator("mjx-merror").count() == 0, "a formula that MathJax cannot read"
@@ -64,13 +71,17 @@ def check_chart(page, box, where):
     chart without sliders the buttons of a choice."""
     picture = box.locator("svg.marks")
     box.scroll_into_view_if_needed()
-    assert picture.count() == 1 and box.locator("[aria-roledescription], [aria-label]").count()
+    assert (
+        picture.count() == 1
+        and box.locator("[aria-roledescription], [aria-label]").count()
+    )
 
     def moves(do):
         before = picture.evaluate("e => e.innerHTML")
         do()
         page.wait_for_function(
-            "([e, before]) => e.innerHTML != before", arg=[picture.element_handle(), before]
+            "([e, before]) => e.innerHTML != before",
+            arg=[picture.element_handle(), before],
         )
 
     for tick in box.locator("input[type=checkbox]").all():
@@ -88,7 +99,9 @@ def check_chart(page, box, where):
         moves(lambda handle=handle, end=end: handle.press(end))
         assert handle.input_value() != value, f"{where_k} does not move"
         said = handle.get_attribute("aria-valuetext")
-        words = handle.evaluate("e => e.parentElement.querySelector('output')?.textContent")
+        words = handle.evaluate(
+            "e => e.parentElement.querySelector('output')?.textContent"
+        )
         if words is None:
             assert said.split()[0] == handle.input_value(), f"{where_k} says {said!r}"
         else:  # in words, such as "1.6 Mbit/s"
@@ -124,22 +137,34 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
 
 def every_page():
     """The pages of the table of contents, and those of methods."""
-    return {*toc_pages(), *(f"methods/{path.stem}" for path in HTML.glob("methods/*.html"))}
+    return {
+        *toc_pages(),
+        *(f"methods/{path.stem}" for path in HTML.glob("methods/*.html")),
+    }
 
 
 def test_internal_links_lead_somewhere():
     """Every relative link of every page points to a file of the site, and its fragment to an id
     there."""
     broken = []
-    for name in {*every_page(), *(f"slides/{path.stem}" for path in HTML.glob("slides/*.html"))}:
+    for name in {
+        *every_page(),
+        *(f"slides/{path.stem}" for path in HTML.glob("slides/*.html")),
+    }:
         path = HTML / f"{name}.html"
-        for link in set(re.findall(r'<a [^>]*?href="([^"]+)"', path.read_text(encoding="utf-8"))):
+        for link in set(
+            re.findall(r'<a [^>]*?href="([^"]+)"', path.read_text(encoding="utf-8"))
+        ):
             target, _, fragment = link.partition("#")
             if re.match(r"[a-z]+:|//", link):
                 continue
-            goal = (path.parent / target.partition("?")[0]).resolve() if target else path
+            goal = (
+                (path.parent / target.partition("?")[0]).resolve() if target else path
+            )
             page = fragment and goal.suffix == ".html" and goal.exists()
-            if not goal.exists() or (page and f'id="{fragment}"' not in goal.read_text("utf-8")):
+            if not goal.exists() or (
+                page and f'id="{fragment}"' not in goal.read_text("utf-8")
+            ):
                 broken.append((name, link))
     assert not broken
 
@@ -149,7 +174,9 @@ def test_no_page_is_too_heavy_for_a_telephone():
     assert {name: size for name, size in sizes.items() if size > WEIGHT} == {}
 
 
-@pytest.mark.parametrize("name", ["Fed-KGF", "FedKGF", "signsgd", "SCAFFOLD", "split learning"])
+@pytest.mark.parametrize(
+    "name", ["Fed-KGF", "FedKGF", "signsgd", "SCAFFOLD", "split learning"]
+)
 def test_the_search_finds_methods_by_their_names(page, site, name):
     page.goto(f"{site}/search.html?q={name}")
     first = page.locator("#search-results ul.search li a").first.get_attribute("href")

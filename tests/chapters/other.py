@@ -22,14 +22,16 @@ import papermill
 import yaml
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
-PROSE = yaml.safe_load(Path(__file__).with_name("prose.yaml").read_text(encoding="utf-8"))
+PROSE = yaml.safe_load(
+    Path(__file__).with_name("prose.yaml").read_text(encoding="utf-8")
+)
 HOLDS = """
 import functools
 import numpy as np
 import fedlearn as fl
 from fedlearn.book.claims import leads, stored as table_of
 from fedlearn.book.grids import grid as grid_of
-from fedlearn.results import paired
+from fedlearn.lab.results import paired
 
 stored_runs = functools.cache(fl.results.load)
 table_of = functools.cache(table_of)
@@ -61,7 +63,9 @@ PARAMETERS = {"scale": "quick", "clients": 3, "rounds": 2, "seed": 1, "device": 
 
 def chapters():
     """The notebooks of the book."""
-    return sorted(p for p in BOOK.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+    return sorted(
+        p for p in BOOK.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts
+    )
 
 
 def parameters(path):

@@ -5,13 +5,18 @@ import re
 import tiny
 
 MAKEFILE = (tiny.ROOT / "Makefile").read_text(encoding="utf-8")
-FLAGS = re.search(r"jupyter-book build book .* --path-output [.] (.*)", MAKEFILE)[1].split()
+FLAGS = re.search(r"jupyter-book build book .* --path-output [.] (.*)", MAKEFILE)[
+    1
+].split()
 INCOMPLETE = "This page is not complete"
 PAGES = {
     "index.md": "# A book\n",
     "good.ipynb": tiny.chapter("# Good", "print('all is', 'well')"),
     "papers/bad.ipynb": tiny.chapter(
-        "# Bad", "print('so', 'far')", "open('data.txt').read()", "print('never', 'seen')"
+        "# Bad",
+        "print('so', 'far')",
+        "open('data.txt').read()",
+        "print('never', 'seen')",
     ),
     "dead.ipynb": tiny.chapter("# Dead", "import os; os._exit(1)"),
 }
@@ -29,7 +34,9 @@ def test_a_cell_that_fails_costs_its_page(tmp_path):
     assert heading == "All pages are built, but a cell failed on each of these:"
     assert dead == "dead: DeadKernelError: Kernel died"
     assert bad.startswith("papers/bad: FileNotFoundError: ") and "data.txt" in bad
-    assert INCOMPLETE not in page("index") + page("good") and "all is well" in page("good")
+    assert INCOMPLETE not in page("index") + page("good") and "all is well" in page(
+        "good"
+    )
     assert INCOMPLETE in page("dead")
     top, below = page("papers/bad").split("so far")
     assert INCOMPLETE in top and "FileNotFoundError: [Errno 2]" in top
@@ -42,4 +49,6 @@ def test_a_cell_that_fails_costs_its_page(tmp_path):
     assert status == 1 and "papers/bad" not in "".join(said.strip().splitlines()[-2:])
     again = page("papers/bad")
     assert INCOMPLETE not in again and "never seen" in again
-    assert "executing good" not in said, "a chapter that did not fail comes from the cache"
+    assert "executing good" not in said, (
+        "a chapter that did not fail comes from the cache"
+    )

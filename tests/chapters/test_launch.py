@@ -6,7 +6,6 @@ from pathlib import Path
 
 import nbformat
 import tiny
-import yaml
 from IPython.core.inputtransformer2 import TransformerManager
 from PIL import Image
 
@@ -14,7 +13,9 @@ from PIL import Image
 def build(folder, url):
     """The page and the first cell of the notebook that the site publishes; or what was said."""
     pages = {"index.md": "# A book\n", "papers/rpn.ipynb": tiny.chapter("# RPN")}
-    tiny.write(folder, pages, execute={"execute_notebooks": "off"}, repository={"url": url})
+    tiny.write(
+        folder, pages, execute={"execute_notebooks": "off"}, repository={"url": url}
+    )
     status, said = tiny.build(folder)
     if status:
         return said, None
@@ -31,7 +32,9 @@ def test_without_a_repository_there_is_no_button(tmp_path):
     assert first.cell_type == "markdown"
 
 
-def test_one_value_gives_binder_and_colab_and_a_cell_that_installs_the_package(tmp_path):
+def test_one_value_gives_binder_and_colab_and_a_cell_that_installs_the_package(
+    tmp_path,
+):
     page, first = build(tmp_path, "https://github.com/someone/the-fork")
     links = re.findall(r'href="(https://(?:mybinder|colab)[^"]+)"', page)
     assert links == [
@@ -40,19 +43,28 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_installs_the_package(t
         "papers/rpn.ipynb",
     ]
     site = "https://someone.github.io/the-fork/"
-    address = rf"fedlearn\[book\] @ {site}wheels/(fedlearn-.*whl)#sha256=(\w+)'"
+    address = rf"fedlearn\[lesson\] @ {site}wheels/(fedlearn-.*whl)#sha256=(\w+)'"
     wheel = re.search(address, first.source)
     published = tmp_path / "_build/html/wheels" / wheel[1]
     assert hashlib.sha256(published.read_bytes()).hexdigest() == wheel[2]
-    assert f"curl -sSfo solutions/rpn.py {site}_sources/solutions/rpn.py" in first.source
+    assert (
+        f"curl -sSfo solutions/rpn.py {site}_sources/solutions/rpn.py" in first.source
+    )
     assert (tmp_path / "_build/html/_sources/solutions/rpn.py").exists()
-    for button in ("source-repository-button", "source-issues-button", "source-edit-button"):
+    for button in (
+        "source-repository-button",
+        "source-issues-button",
+        "source-edit-button",
+    ):
         assert button in page
     # what is shared is told by its first lines, and found
     assert f'<meta property="og:image" content="{site}_static/preview.png">' in page
     with Image.open(tmp_path / "_build/html/_static/preview.png") as picture:
         assert picture.size == (1200, 630)
-    assert f"<loc>{site}papers/rpn.html</loc>" in (tmp_path / "_build/html/sitemap.xml").read_text()
+    assert (
+        f"<loc>{site}papers/rpn.html</loc>"
+        in (tmp_path / "_build/html/sitemap.xml").read_text()
+    )
     assert f'<base href="{site}">' in (tmp_path / "_build/html/404.html").read_text()
     assert "hide-input" in first.metadata.tags and first.metadata.cellView == "form"
     # where the package is there, nothing is fetched and nothing changes
@@ -61,5 +73,4 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_installs_the_package(t
     exec(compile(code, "first cell", "exec"), {})
     assert Path.cwd() == before
     # what Binder builds installs the package
-    environment = yaml.safe_load((tiny.ROOT / "environment.yml").read_text())
-    assert any("-e ." in line for line in environment["dependencies"][-1]["pip"])
+    assert "-e .[lesson]" in (tiny.ROOT / ".binder" / "requirements.txt").read_text()

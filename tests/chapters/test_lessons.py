@@ -40,7 +40,9 @@ def definitions(name, *wanted):
 
 @pytest.fixture
 def task():
-    return fl.tasks.classification("digits", clients=3, train=90, test=60, network="digits_cnn")
+    return fl.tasks.classification(
+        "digits", clients=3, train=90, test=60, network="digits_cnn"
+    )
 
 
 def changes(task, start):
@@ -49,7 +51,9 @@ def changes(task, start):
 
     def draw(name, w):
         change = torch.randn(w.shape, generator=dice)
-        return change.abs() if name.endswith("running_var") else change  # none is below zero
+        return (
+            change.abs() if name.endswith("running_var") else change
+        )  # none is below zero
 
     return [{n: draw(n, w) for n, w in start.items()} for _ in range(task.clients)]
 
@@ -59,7 +63,9 @@ def a_round(task, method, state, t, of, memories=None):
     server, client = method.server_side(task), method.client_side(task)
     arrivals = []
     for k in range(task.clients):
-        ctx = client.download(t, k, server.send(t, k, state)[0], memories[k] if memories else {})
+        ctx = client.download(
+            t, k, server.send(t, k, state)[0], memories[k] if memories else {}
+        )
         trained = {n: w + of[k][n] for n, w in ctx.start.items()}
         arrivals.append(server.receive(t, k, client.upload(trained, ctx), state))
     return server.aggregate(t, state, arrivals)
@@ -85,13 +91,18 @@ def test_rpn(task):
     lesson = definitions("papers/rpn", "pool", "unpool", "recovered", "rpn_round")
     lesson |= {"M0": M0, "clients": task.clients, "residual": lambda M, i: of[i]}
     S = {n: torch.zeros_like(lesson["pool"](w)) for n, w in M0.items()}
-    follow(task, fl.methods.rpn(), of, lesson["rpn_round"], None, lesson["recovered"], S)
+    follow(
+        task, fl.methods.rpn(), of, lesson["rpn_round"], None, lesson["recovered"], S
+    )
 
 
 def test_fed_repopt():
     """A round of real training, a client's images in one batch: their order has no say."""
     task = fl.tasks.classification("digits", 3, "dirichlet:0.5", train=90, test=60)
-    data = [(task.inputs(task.train[0][own]).double(), task.train[1][own]) for own in task.owned]
+    data = [
+        (task.inputs(task.train[0][own]).double(), task.train[1][own])
+        for own in task.owned
+    ]
     sizes = [(1, 16, 2, 1), (16, 16, 1, 1), (16, 16, 1, 2**0.5), (16, 32, 2, 1)]
     lesson = definitions(
         "papers/fed_repopt",
@@ -99,7 +110,10 @@ def test_fed_repopt():
         *("night", "a_round"),
     )
     lesson |= {"SIZES": [*sizes, (32, 32, 1, 2**0.5)], "data": data}
-    lesson |= {"shares": [len(y) / 90 for _, y in data], "train": partial(train, batch=90)}
+    lesson |= {
+        "shares": [len(y) / 90 for _, y in data],
+        "train": partial(train, batch=90),
+    }
     csla = fl.initial_network(fl.methods.fed_repopt(form="csla"), task).double()
     three = lesson["network"](lesson["Branches"]).double()
     for mine, theirs in zip(three[0:15:3], blocks(csla).values(), strict=True):
@@ -109,27 +123,39 @@ def test_fed_repopt():
     net = lesson["one_kernel"](three)
     shared = {name: w.clone() for name, w in net.state_dict().items()}
     net.load_state_dict(lesson["a_round"](net, shared))
-    theirs = fl.run(fl.methods.fed_repopt(), task, 1, batch_size=90, engine="sequential")
+    theirs = fl.run(
+        fl.methods.fed_repopt(), task, 1, batch_size=90, engine="sequential"
+    )
     mine = [w for w in net.state_dict().values() if w.dim()]
     for a, b in zip(mine, theirs.state.values(), strict=True):
         torch.testing.assert_close(a.float(), b, atol=1e-5, rtol=1e-4)
 
 
 def test_fed_kgf():
-    task = fl.tasks.classification("digits", 10, train=90, test=60, network="digits_resnet")
+    task = fl.tasks.classification(
+        "digits", 10, train=90, test=60, network="digits_resnet"
+    )
     method = fl.methods.fed_kgf(base_kernels=4)
     server, client = method.server_side(task), method.client_side(task)
     state, of, c = begin(task, method)
     lesson = definitions("papers/fed_kgf", "KGF", "complete", "modules_of", "assemble")
     modules = lesson["modules"] = lesson["modules_of"](c)
     for t in (1, 2):
-        starts = [client.download(t, k, server.send(t, k, state)[0], {}) for k in range(10)]
+        starts = [
+            client.download(t, k, server.send(t, k, state)[0], {}) for k in range(10)
+        ]
         order = [modules.index(Modules().names(list(c), ctx)) for ctx in starts]
         state = a_round(task, method, state, t, of)
         owner = [order.index(g) for g in range(10)]  # of each module
-        c = lesson["assemble"]([{n: w + of[k][n] for n, w in c.items()} for k in range(10)], owner)
+        c = lesson["assemble"](
+            [{n: w + of[k][n] for n, w in c.items()} for k in range(10)], owner
+        )
         torch.testing.assert_close(c, dict(state.weights))
-    layers = [x for x in fl.initial_network(method, task).modules() if isinstance(x, Generated)]
+    layers = [
+        x
+        for x in fl.initial_network(method, task).modules()
+        if isinstance(x, Generated)
+    ]
     for layer in layers:
         whole = lesson["complete"](layer.base, layer.alpha, layer.beta)
         torch.testing.assert_close(whole, layer.weight)
@@ -144,19 +170,29 @@ def test_choosing():
     on_3g = fl.link.check(**fl.link.PRESETS["3G"])
     field = fl.book.entries().query("split == 'one main class' and clients == 10")
     for run in field.drop_duplicates("method").itertuples():
-        time = fl.link.time(choosing.history(run), *on_3g, slower=2)[0]
+        row = {
+            "round": 1,
+            "accuracy": 0.5,
+            "clients": [0],
+            "bytes_up": run.up,
+            "bytes_down": run.down,
+            "seconds": run.least,
+        }
+        time = fl.link.time(fl.History("fedavg", {}, [row]), *on_3g, slower=2)[0]
         assert lesson["seconds"](run, *on_3g, slower=2) == pytest.approx(time)
     a, b = [3.0, 4.0, 3.0, 4.0, 3.5], [1.0, 2.0, 1.5, 0.5, 1.0]
     _, *ends, _, _ = fl.results.paired(dict(enumerate(a)), dict(enumerate(b)))
     assert lesson["interval"](a, b) == pytest.approx(ends, rel=1e-3)
-    grid = fl.book.mixtures().query("split == 'iid'")
-    front = definitions("together/choosing_audit", "front")["front"]
-    assert front(grid).equals(fl.book.pareto(grid))
-    for sent, heard, uplink, clients, rounds in ((4e7, 4e7, 1e6, 1000, 100), (1e5, 8e6, 1e5, 3, 7)):
+    for sent, heard, uplink, clients, rounds in (
+        (4e7, 4e7, 1e6, 1000, 100),
+        (1e5, 8e6, 1e5, 3, 7),
+    ):
         stated = choosing.HOURS.replace("max", "choose")
         known = {"sent": sent, "heard": heard, "uplink": uplink, "clients": clients}
         chart = eval(stated, known | {"rounds": rounds, "choose": max})
-        assert lesson["hours"](sent, heard, uplink, clients, rounds) == pytest.approx(chart)
+        assert lesson["hours"](sent, heard, uplink, clients, rounds) == pytest.approx(
+            chart
+        )
 
 
 def test_wire(task):
@@ -179,7 +215,12 @@ def test_wire(task):
     method = fl.methods.fedavg().but(uplink=fl.Uplink(*steps))
     _, of, w = begin(task, method)
     big = [n for n, t in w.items() if t.dim() > 1]
-    lesson |= {"clients": task.clients, "task": task, "big": big, "update": lambda w, i: {**of[i]}}
+    lesson |= {
+        "clients": task.clients,
+        "task": task,
+        "big": big,
+        "update": lambda w, i: {**of[i]},
+    }
 
     def nothing():
         return {n: torch.zeros_like(w[n]) for n in big}
@@ -191,7 +232,10 @@ def test_wire(task):
     ours = lesson["stc_round"](w, [nothing() for _ in of], nothing())
     state = method.server_side(task).start()
     theirs = dict(a_round(task, method, state, 1, of, [{} for _ in of]).weights)
-    for n, start in w.items():  # a mean of signs has equal sizes: the last bit decides among them
+    for (
+        n,
+        start,
+    ) in w.items():  # a mean of signs has equal sizes: the last bit decides among them
         a, b = (after[n] - start for after in (ours, theirs))
         assert ((a - b).abs() > 1e-5).float().mean() < 0.03
         torch.testing.assert_close(*(v.abs().flatten().sort().values for v in (a, b)))
@@ -203,10 +247,15 @@ def test_heterogeneity(task):
     lesson = definitions("foundations/heterogeneity", *names)
     lesson["np"] = np
     y = task.train[1].cpu().numpy()
-    splits = {"iid": lesson["even"], "dirichlet:0.3": partial(lesson["dirichlet"], alpha=0.3)}
+    splits = {
+        "iid": lesson["even"],
+        "dirichlet:0.3": partial(lesson["dirichlet"], alpha=0.3),
+    }
     for name, split in splits.items():
         ours = split(y, 3, fl.rng.numpy_generator(0, "partition"))
-        theirs = fl.tasks.classification("digits", 3, name, train=90, test=60).split.indices
+        theirs = fl.tasks.classification(
+            "digits", 3, name, train=90, test=60
+        ).split.indices
         for k, images in enumerate(theirs):
             np.testing.assert_array_equal(np.flatnonzero(ours == k), images)
     owner = np.empty(len(y), int)
@@ -224,13 +273,19 @@ def test_heterogeneity(task):
     u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
     p = torch.tensor(task.sizes) / sum(task.sizes)
     survives = (p @ u).square().sum() / (p @ u.square().sum(1))  # Eq. (2.5)
-    assert 1 / (1 + lesson["drift"](u, p) ** 2) == pytest.approx(float(survives), rel=1e-5)
+    assert 1 / (1 + lesson["drift"](u, p) ** 2) == pytest.approx(
+        float(survives), rel=1e-5
+    )
 
 
 def test_robust_servers():
     """The rules that the notes on heterogeneity write are those of the package."""
-    rules = definitions("foundations/heterogeneity_audit", "clipped", "trimmed", "median", "krum")
-    task = fl.tasks.classification("digits", clients=5, train=90, test=60, network="mlp")
+    rules = definitions(
+        "foundations/heterogeneity_audit", "clipped", "trimmed", "median", "krum"
+    )
+    task = fl.tasks.classification(
+        "digits", clients=5, train=90, test=60, network="mlp"
+    )
     rules["torch"], method = torch, fl.methods.fedavg()
     state, of, _ = begin(task, method)
     u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
@@ -250,17 +305,33 @@ def test_fed_gkt(monkeypatch):
     """Nothing is shuffled here: the lesson and the package draw their orders in their own ways."""
     monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
     its = {"clients": 3, "train": 90, "test": 60, "network": "digits_resnet"}
-    task, method = fl.tasks.classification("digits", **its), fl.methods.fed_gkt(server_epochs=1)
+    task, method = (
+        fl.tasks.classification("digits", **its),
+        fl.methods.fed_gkt(server_epochs=1),
+    )
     how = {"batch_size": 16, "engine": "sequential", "progress": False}
     start, end = method.server_side(task).start(), fl.run(method, task, 1, **how)
-    functions = "distil", "loss", "adam", "learn", "client_night", "server_day", "gkt_round"
+    functions = (
+        "distil",
+        "loss",
+        "adam",
+        "learn",
+        "client_night",
+        "server_day",
+        "gkt_round",
+    )
     lesson = definitions("papers/fed_gkt", *functions, "joint")
     f_s = fl.models.digits_server()
     f_s.load_state_dict(start.weights, strict=False)
     nets = [fl.initial_network(method, task) for _ in task.sizes]
     images, labels = task.train
     data = [(task.inputs(images[mine]), labels[mine]) for mine in task.owned]
-    lesson |= {"F": torch.nn.functional, "nn": torch.nn, "clients": task.clients, "task": task}
+    lesson |= {
+        "F": torch.nn.functional,
+        "nn": torch.nn,
+        "clients": task.clients,
+        "task": task,
+    }
     lesson |= {"nets": nets, "f_s": f_s, "data": data}
     lesson["gkt_round"]([None] * task.clients, lesson["adam"](f_s))
     assert lesson["joint"]() == pytest.approx(end.final["accuracy"], abs=0.04)
@@ -270,7 +341,9 @@ def test_fed_gkt(monkeypatch):
 
 
 def test_fed_mmd_fusion():
-    names = "K mmd2 fedmmd night copied mean one_round layer plain weighted conv fedfusion"
+    names = (
+        "K mmd2 fedmmd night copied mean one_round layer plain weighted conv fedfusion"
+    )
     lesson = definitions("papers/fed_mmd_fusion", *names.split())
     lesson |= {"copy": copy, "nn": torch.nn, "WIDTHS": WIDTHS}
     lesson |= {"cross_entropy": torch.nn.functional.cross_entropy}
@@ -278,24 +351,36 @@ def test_fed_mmd_fusion():
     a, b = torch.randn(6, 3, generator=dice), 1 + torch.randn(5, 3, generator=dice)
     equal(lesson["mmd2"](a, b), mmd2(a, b), atol=1e-5, rtol=1e-4)
     lesson["mmd2"] = mmd2  # adds up in the same order: the last bit can decide a step
-    maps, lam = torch.randn(2, 3, 4, 2, 2, generator=dice), torch.randn(4, generator=dice)
+    maps, lam = (
+        torch.randn(2, 3, 4, 2, 2, generator=dice),
+        torch.randn(4, generator=dice),
+    )
     multi = OPERATORS["multi"](4)
     multi.lam.data = lam.reshape(1, 4, 1, 1)
     equal(lesson["weighted"](*maps, lam), multi(*maps))
 
     task = fl.tasks.classification(
-        "digits", clients=3, train=90, test=60, network=lesson["plain"], partition="shards:2"
+        "digits",
+        clients=3,
+        train=90,
+        test=60,
+        network=lesson["plain"],
+        partition="shards:2",
     )
     images, labels = task.train
     data = [(task.inputs(images[mine]), labels[mine]) for mine in task.owned]
-    night = lesson["night"]  # all images of a client in one batch, so that no order matters
+    night = lesson[
+        "night"
+    ]  # all images of a client in one batch, so that no order matters
     lesson["night"] = lambda net, loss, x, y: night(net, loss, x, y, batch=len(y))
     for method, loss in (
         (fl.methods.fedmmd(0.3), "fedmmd"),
         (fl.methods.fedfusion(0.3, "conv"), "fedfusion"),
     ):
         net = fl.initial_network(method, task)
-        if loss == "fedfusion":  # the lesson has conv's matrix and bias beside the network
+        if (
+            loss == "fedfusion"
+        ):  # the lesson has conv's matrix and bias beside the network
             mix = net.fusion.mix
             net.W = torch.nn.Parameter(mix.weight.detach()[..., 0, 0].clone())
             net.b = torch.nn.Parameter(mix.bias.detach().clone())
@@ -309,7 +394,11 @@ def test_fed_mmd_fusion():
 
 def test_the_loop_of_chapter_1_is_that_of_the_package():
     cells = nbformat.read(BOOK / "foundations/fedavg.ipynb", 4).cells
-    [cell] = [c.source for c in cells if c.source.startswith("# kept as fedlearn.book.train\n")]
+    [cell] = [
+        c.source
+        for c in cells
+        if c.source.startswith("# kept as fedlearn.book.train\n")
+    ]
     assert cell.split("\n", 1)[1] == inspect.getsource(train).rstrip("\n")
 
 
@@ -336,18 +425,40 @@ def test_flower(task):
     """By a function call and through nodes whose numbers say nothing, the last answer first."""
     lesson = definitions(
         "together/flower",
-        *("one_round", "federate", "in_this_process", "content", "answer", "who", "find", "main"),
+        *(
+            "one_round",
+            "federate",
+            "in_this_process",
+            "content",
+            "answer",
+            "who",
+            "find",
+            "main",
+        ),
     )
     method, nodes = fl.methods.rpn(), {30: 2, 10: 0, 20: 1}
-    lesson |= {"Message": Letter, "RecordDict": dict, "ConfigRecord": dict, "scores": []}
+    lesson |= {
+        "Message": Letter,
+        "RecordDict": dict,
+        "ConfigRecord": dict,
+        "scores": [],
+    }
     lesson |= {"make_task": lambda: task, "method": method, "clients": 3, "rounds": 2}
 
     def send_and_receive(asked):
         app = {"query": lesson["who"], "train": lesson["answer"]}
-        there = {n: SimpleNamespace(node_config={"partition-id": k}) for n, k in nodes.items()}
-        return [app[message.kind](message, there[message.node]) for message in reversed(asked)]
+        there = {
+            n: SimpleNamespace(node_config={"partition-id": k})
+            for n, k in nodes.items()
+        }
+        return [
+            app[message.kind](message, there[message.node])
+            for message in reversed(asked)
+        ]
 
-    grid = SimpleNamespace(get_node_ids=lambda: list(nodes), send_and_receive=send_and_receive)
+    grid = SimpleNamespace(
+        get_node_ids=lambda: list(nodes), send_and_receive=send_and_receive
+    )
     lesson["main"](grid, None)
     theirs = list(fl.run(method, task, 2, engine="sequential").accuracy)
     assert lesson["scores"] == lesson["in_this_process"](method) == theirs
@@ -358,8 +469,14 @@ def test_the_record_says_what_the_lesson_on_flower_says():
     record = json.loads(data_path("results", "flower.json").read_text(encoding="utf-8"))
     seconds, framing = record["seconds"], record["framing"]
     assert round(8 * seconds["sequential"]) == 1 and 8.5 < seconds["deployment"] < 10
-    assert not any(False in (row["simulation"], row["deployment"]) for row in record["equal"])
-    added = [row[way]["flower"] - row[way]["payload"] for row in framing for way in ("up", "down")]
+    assert not any(
+        False in (row["simulation"], row["deployment"]) for row in record["equal"]
+    )
+    added = [
+        row[way]["flower"] - row[way]["payload"]
+        for row in framing
+        for way in ("up", "down")
+    ]
     assert all(800 < a < 1200 for a in added) and sum(added[:2]) == sum(added[2:])
 
 
@@ -371,14 +488,19 @@ def test_seeing():
     functions = "read to_boxes cell_of object_loss image_loss loss one_round whole flat"
     lesson = definitions("together/seeing", *functions.split())
     cell = torch.arange(64)
-    lesson |= {"corner": torch.stack([cell % 8, cell // 8], -1), "clients": task.clients}
+    lesson |= {
+        "corner": torch.stack([cell % 8, cell // 8], -1),
+        "clients": task.clients,
+    }
     lesson["generalized_box_iou_loss"] = generalized_box_iou_loss
     net = fl.initial_network(fl.methods.fedavg(), task).eval()
     x, y = task.test
     with torch.no_grad():
         out = net(task.inputs(x))
         torch.testing.assert_close(lesson["loss"](out, y), task.loss(out, y))
-        audit = definitions("together/seeing_audit", "read", "to_boxes", "decode", "once")
+        audit = definitions(
+            "together/seeing_audit", "read", "to_boxes", "decode", "once"
+        )
         audit |= {"corner": lesson["corner"], "batched_nms": batched_nms}
         found = [audit["once"](*its) for its in audit["decode"](out)]
         for ours, theirs in zip(found, task.predict(net, x), strict=True):

@@ -36,13 +36,21 @@ def test_every_method_has_a_page_of_what_is_known_of_it(tmp_path):
     assert made.keys() == {*METHODS, "index"}
     for name, method in METHODS.items():
         page, file = made[name], sys.modules[method.__module__].__doc__
-        equations = [line.strip() for line in file.splitlines() if line.startswith("    ")]
+        equations = [
+            line.strip() for line in file.splitlines() if line.startswith("    ")
+        ]
         assert all(line in page for line in equations), name
         assert f"autofunction:: fedlearn.methods.{name}\n" in page
         assert f"]({name}.md)" in made["index"]
         for part in re.findall(r"^\| (\w+) \| `", page, re.M):
             assert part in method().parts()
     assert "R_i^t   = M_i^t - M^{t-1}" in made["rpn"]
-    assert "6,781 bytes" in made["rpn"] and "| uplink | `Uplink(Update(), Pool(" in made["rpn"]
-    assert "fedlearn reproduce rpn" in made["rpn"] and "fedlearn.methods.rpn.Pool" in made["rpn"]
+    assert (
+        "6,781 bytes" in made["rpn"]
+        and "| uplink | `Uplink(Update(), Pool(" in made["rpn"]
+    )
+    assert (
+        "fedlearn reproduce rpn" in made["rpn"]
+        and "fedlearn.methods.rpn.Pool" in made["rpn"]
+    )
     assert "[RPN: a kernel that may say one number](../papers/rpn.ipynb)" in made["rpn"]

@@ -47,7 +47,11 @@ def to_book(text, name):
                 meta["nbgrader"] = grading(exercise, what == "answer", stars)
         cells.append(nbformat.v4.new_code_cell(body, id=key, metadata=meta))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    meta = {"fedlearn": {"edition": 2}, "kernelspec": kernel, "language_info": {"name": "python"}}
+    meta = {
+        "fedlearn": {"edition": 2},
+        "kernelspec": kernel,
+        "language_info": {"name": "python"},
+    }
     book = nbformat.v4.new_notebook(cells=cells, metadata=meta)
     book.nbformat_minor = 5
     return book
@@ -62,8 +66,12 @@ def to_text(book):
         tags = [SHORT.get(t, t) for t in cell.metadata.get("tags", [])]
         if "exercise" in tags:
             how = cell.metadata.get("nbgrader", {"grade_id": "x"})
-            kind = {None: "solution", True: "answer", False: "check"}[how.get("solution")]
-            tags[tags.index("exercise")] = f"{kind}:{how['grade_id'].removesuffix('-check')}"
+            kind = {None: "solution", True: "answer", False: "check"}[
+                how.get("solution")
+            ]
+            tags[tags.index("exercise")] = (
+                f"{kind}:{how['grade_id'].removesuffix('-check')}"
+            )
         out.append("=== " + " ".join(["code", *tags]) + "\n" + cell.source)
     return "\n\n".join(out) + "\n"
 

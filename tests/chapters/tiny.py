@@ -13,7 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def chapter(*cells):
     """A notebook: a title, then cells of code."""
     title, *code = cells
-    cells = [nbformat.v4.new_markdown_cell(title), *map(nbformat.v4.new_code_cell, code)]
+    cells = [
+        nbformat.v4.new_markdown_cell(title),
+        *map(nbformat.v4.new_code_cell, code),
+    ]
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     return notebook
@@ -32,7 +35,11 @@ def write(folder, pages, **settings):
             nbformat.write(page, path)
     (book / "references.bib").write_text("")
     root, *others = (str(Path(name).with_suffix("")) for name in pages)
-    toc = {"format": "jb-book", "root": root, "chapters": [{"file": name} for name in others]}
+    toc = {
+        "format": "jb-book",
+        "root": root,
+        "chapters": [{"file": name} for name in others],
+    }
     (book / "_toc.yml").write_text(yaml.safe_dump(toc))
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     for group, values in settings.items():
@@ -47,7 +54,21 @@ def write(folder, pages, **settings):
 def build(folder, *flags):
     """Jupyter Book's exit status and all that it said; the site is in ``_build/html``."""
     program = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-    command = [*program, "build", "book", "--config", "_config.yml", "--path-output", ".", *flags]
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 600}
+    command = [
+        *program,
+        "build",
+        "book",
+        "--config",
+        "_config.yml",
+        "--path-output",
+        ".",
+        *flags,
+    ]
+    how = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "timeout": 600,
+    }
     done = subprocess.run(command, cwd=folder, **how)
     return done.returncode, done.stdout

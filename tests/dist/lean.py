@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.modules |= dict.fromkeys(sys.argv[1:])  # None: an import fails
 import fedlearn as fl  # noqa: E402
-from fedlearn.cli import main  # noqa: E402
+from fedlearn.lab.cli import main  # noqa: E402
 
 task = fl.tasks.classification("digits", clients=3, train=60, test=30)
 history = fl.run(fl.methods.fedavg(), task, rounds=2)
@@ -19,18 +19,23 @@ small = "--clients 3 --train 60 --test 30 --rounds 2 --no-progress".split()
 for words in (
     ["run", "fedavg", *small],
     ["compare", "fedavg", "rpn", "fed_kgf", *small, "--link", "LTE", "--seed", "0", "1"],
-    ["cost", "digits_cnn", "--input", "1x8x8", "--methods", "fedavg,qsgd"],
     ["methods"],
     ["check"],
 ):
     assert not main(words), words
 
-Path("pictures/one").mkdir(parents=True)
-Path("pictures/one/1.png").touch()
 LACKS = {
+    "lab": [
+        lambda: main(["compare", "fedavg", "rpn", *small, "--jobs", "2"]),
+    ],
+    "coding": [
+        lambda: fl.run(fl.methods.fedpm(), task, rounds=1),
+    ],
     "plot": [
         lambda: fl.plot,
         history.to_pandas,
+        lambda: fl.cost("digits_cnn", "1x8x8"),
+        fl.Meter().table,
         lambda: fl.summary({"FedAvg": history}),
         fl.results.tables,
         lambda: fl.results.paired({0: 1.0}, {0: 2.0}),
@@ -38,7 +43,6 @@ LACKS = {
         lambda: main(["reproduce", "rpn_table1"]),
     ],
     "data": [
-        lambda: fl.data.from_folder("pictures"),
         lambda: main(["run", "fedavg", "--dataset", "cifar10"]),
     ],
     "seeing": [
@@ -46,7 +50,7 @@ LACKS = {
         lambda: main(["run", "fedavg", "--task", "segmentation"]),
         lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
     ],
-    "book": [
+    "lesson": [
         lambda: fl.explore("Explorer 1", "rpn", "", ""),
         lambda: fl.book.playground(),
     ],

@@ -1,5 +1,5 @@
-"""Wheel and sdist, built and checked as for an index, are installed into empty environments and used there. Nothing is
-downloaded: what they need is linked from the environment that runs this."""
+"""Wheel and sdist are installed into empty environments and used there. Nothing is downloaded: what they need is linked
+from the environment that runs this."""
 
 import os
 import subprocess
@@ -25,13 +25,9 @@ def run(*words, **how):
 def built(tmp_path_factory):
     """The folder with both; the wheel is made of what is in the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    words = ["-m", "uv", "build", "--offline", "--no-build-isolation", "--python", sys.executable]
+    run(sys.executable, *words, "--out-dir", folder, ROOT)
     return folder
-
-
-def test_both_pass_twine_check(built):
-    said = run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir())
-    assert said.count("PASSED") == 2
 
 
 @pytest.mark.parametrize("end", [".whl", ".tar.gz"])
@@ -50,7 +46,6 @@ def test_they_work_in_an_empty_environment(built, tmp_path, end):
     run(*pip, "install", *how, *built.glob(f"*{end}"))
     run(*pip, "check")
     said = run(python, ROOT / "tests" / "dist" / "lean.py", cwd=tmp_path)
-    program = run(tmp_path / "venv" / "bin" / "fedlearn", "--version").strip()
     mb = sum(f.stat().st_size for f in (home / "fedlearn").rglob("*")) / 1e6
-    print(f"{program}, {mb:.1f} MB beside {len(needs)} packages")
-    assert "fed_kgf" in said
+    print(f"{mb:.1f} MB beside {len(needs)} packages")
+    assert "fedlearn[lab]" in said

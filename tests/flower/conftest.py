@@ -9,13 +9,18 @@ import pytest
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"  # before torch: worker processes inherit it
-os.environ["RAY_worker_niceness"] = "0"  # Ray's 15 starves them where anything else is running
+os.environ["RAY_worker_niceness"] = (
+    "0"  # Ray's 15 starves them where anything else is running
+)
 
 import fedlearn as fl  # noqa: E402
 from fedlearn.engines import flower  # noqa: E402
 
 flower.require()
-flower.LIMIT, flower.STARTS = 1800, 20  # for Ray to start where anything else may be running
+flower.LIMIT, flower.STARTS = (
+    1800,
+    20,
+)  # for Ray to start where anything else may be running
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
@@ -31,7 +36,10 @@ class Grid:
     context) -> the replies that come in its place; None: it comes as it now is."""
 
     def __init__(self, simulated=False, change=lambda *its: None, timeout=5.0):
-        self.options, self.change = (5.0, timeout, b"known" if simulated else None), change
+        self.options, self.change = (
+            (5.0, timeout, b"known" if simulated else None),
+            change,
+        )
         self.contexts, self.replies, self.sent = {}, [], []
 
     def describe(self):
@@ -65,7 +73,9 @@ class Grid:
             yield message.metadata.message_id
 
     def pull_messages(self, ids):
-        pulled = [r for r in reversed(self.replies) if r.metadata.reply_to_message_id in ids]
+        pulled = [
+            r for r in reversed(self.replies) if r.metadata.reply_to_message_id in ids
+        ]
         self.replies = [r for r in self.replies if r not in pulled]
         return pulled
 
@@ -76,7 +86,7 @@ def small(clients=4, **more):
 
 @pytest.fixture(scope="session")
 def record():
-    """Keep what a run on Flower saw beside the one in this process, for ``make record-flower``."""
+    """Keep the history of a run on Flower beside that of this process, for benchmarks/flower.py."""
 
     def keep(name, local, remote, kind="simulation"):
         messages = sum(len(row["clients"]) for row in local.rows)

@@ -32,8 +32,12 @@ class Deployment:
         self.folder, self.clients, self.running = folder, clients, []
         self.address = f"127.0.0.1:{free_port()}"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        self.env = os.environ | QUIET | {"PYTHONPATH": path, "FLWR_HOME": str(folder / "home")}
-        self.env["PATH"] = os.pathsep.join([str(BIN), os.environ["PATH"]])  # Flower looks there
+        self.env = (
+            os.environ | QUIET | {"PYTHONPATH": path, "FLWR_HOME": str(folder / "home")}
+        )
+        self.env["PATH"] = os.pathsep.join(
+            [str(BIN), os.environ["PATH"]]
+        )  # Flower looks there
         (folder / "home").mkdir()
         (folder / "home" / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\n'
@@ -93,9 +97,15 @@ class Deployment:
 
     def make_certificates(self):
         ec = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc"
-        self.call(f"openssl req -x509 {ec} -keyout ca.key -out ca.pem -days 2 -subj /CN=ca")
-        self.call(f"openssl req {ec} -keyout server.key -out server.csr -subj /CN=localhost")
-        (self.folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self.call(
+            f"openssl req -x509 {ec} -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"
+        )
+        self.call(
+            f"openssl req {ec} -keyout server.key -out server.csr -subj /CN=localhost"
+        )
+        (self.folder / "names").write_text(
+            "subjectAltName=DNS:localhost,IP:127.0.0.1\n"
+        )
         self.call(
             "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial "
             "-out server.pem -days 2 -extfile names"
@@ -126,6 +136,11 @@ class Deployment:
 
     def run(self, **config):
         """Submit the app with this run config and follow it to its end -> what it says."""
-        pairs = [f"{k}='{v}'" if isinstance(v, str) else f"{k}={v}" for k, v in config.items()]
+        pairs = [
+            f"{k}='{v}'" if isinstance(v, str) else f"{k}={v}"
+            for k, v in config.items()
+        ]
         app = str(ROOT / "flower_app")
-        return self.call("flwr run", app, "here", "--stream", "--run-config", " ".join(pairs))
+        return self.call(
+            "flwr run", app, "here", "--stream", "--run-config", " ".join(pairs)
+        )

@@ -24,7 +24,9 @@ def test_history_is_that_of_one_process(name, deployment, record):
     local = fl.run(name, fl.tasks.classification("digits", 2, **SMALL), 2, threads=1)
     out = deployment.folder / f"{name}.json"
     output = deployment.run(method=name, rounds=2, threads=1, out=str(out), **SMALL)
-    assert out.exists(), f"{output}\n{deployment.log('superlink')}\n{deployment.log('client0')}"
+    assert out.exists(), (
+        f"{output}\n{deployment.log('superlink')}\n{deployment.log('client0')}"
+    )
     remote = fl.History.from_json(out)
     record(name, local, remote, "deployment")
     assert remote == local and remote.meta["engine"]["name"] == "flower"

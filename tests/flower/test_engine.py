@@ -11,7 +11,9 @@ from fedlearn.engines import flower
 
 from .conftest import Grid, small
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*(refused or missing|not taken|failed)")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(refused or missing|not taken|failed)"
+)
 
 
 def both(name, grid, rounds=3, **options):
@@ -31,15 +33,21 @@ def refusals(grid, name="fedavg"):
 def test_history_is_that_of_one_process(name, simulated):
     """Of methods whose clients keep something, and of rounds of their own."""
     share = 1.0 if name == "fed_gkt" else 0.5  # which needs every client in every round
-    here, there = both(name, Grid(simulated), participation=share, epochs=2, evaluate_every=2)
+    here, there = both(
+        name, Grid(simulated), participation=share, epochs=2, evaluate_every=2
+    )
     assert there == here
     assert not any(row["refused"] or row["unevaluated"] for row in there.rows)
 
 
 @pytest.mark.parametrize("engines", ["grid loop", "loop grid"])
-def test_a_stopped_simulation_goes_on_from_its_checkpoint_on_any_engine(engines, tmp_path):
+def test_a_stopped_simulation_goes_on_from_its_checkpoint_on_any_engine(
+    engines, tmp_path
+):
     task, path = small(), tmp_path / "c"
-    first, second = [Grid(True) if e == "grid" else "sequential" for e in engines.split()]
+    first, second = [
+        Grid(True) if e == "grid" else "sequential" for e in engines.split()
+    ]
     expected = fl.run("dgc", task, 4, threads=1)
     fl.run("dgc", task, 2, threads=1, engine=first, checkpoint=path)
     assert fl.run("dgc", task, 4, threads=1, engine=second, checkpoint=path) == expected
@@ -53,7 +61,11 @@ def test_what_a_client_has_lost_is_not_silently_begun_anew():
     first, second, third = refusals(Grid(change=restarts), "dgc")
     assert not first and not second and list(third) == [0, 1, 2, 3]
     assert all("lost" in why for why in third.values())
-    assert refusals(Grid(change=restarts)) == [{}, {}, {}]  # of a method whose clients keep nothing
+    assert refusals(Grid(change=restarts)) == [
+        {},
+        {},
+        {},
+    ]  # of a method whose clients keep nothing
 
 
 @pytest.mark.parametrize("simulated", [False, True])
@@ -91,7 +103,9 @@ def test_a_bad_answer_is_refused_and_the_others_are_used(change, reason):
             return [Message(Error(0, change), reply_to=message)]
         return change(reply, reply.content[flower.RECORD])
 
-    first, second, third = refusals(Grid(change=bad, timeout=0.3 if reason else 5.0), "rpn")
+    first, second, third = refusals(
+        Grid(change=bad, timeout=0.3 if reason else 5.0), "rpn"
+    )
     assert not first and not third and list(second) == ([1] if reason else [])
     assert reason is None or reason in second[1]
 
@@ -150,15 +164,37 @@ def test_a_node_that_cannot_take_part_is_turned_away_and_named(change, reason, c
 
 
 def test_the_run_config_states_an_experiment():
-    config = {"method": "rpn", "options": "share=0.5 by=samples", "clients": 3, "rounds": 4}
-    config |= {"batch_size": 16, "augment": "crop flip", "train": "", "out": "x", "wait": 600}
+    config = {
+        "method": "rpn",
+        "options": "share=0.5 by=samples",
+        "clients": 3,
+        "rounds": 4,
+    }
+    config |= {
+        "batch_size": 16,
+        "augment": "crop flip",
+        "train": "",
+        "out": "x",
+        "wait": 600,
+    }
     e = flower.experiment(config)
-    assert e.options == {"share": 0.5, "by": "samples"} and e.augment == ("crop", "flip")
-    assert (e.method, e.clients, e.rounds, e.batch_size, e.train) == ("rpn", 3, 4, 16, None)
+    assert e.options == {"share": 0.5, "by": "samples"} and e.augment == (
+        "crop",
+        "flip",
+    )
+    assert (e.method, e.clients, e.rounds, e.batch_size, e.train) == (
+        "rpn",
+        3,
+        4,
+        16,
+        None,
+    )
 
 
 def test_a_client_app_trains_on_data_of_its_machine():
-    context = Context(1, 5, {"partition-id": 2}, RecordDict(), {"clients": 3, "threads": 1})
+    context = Context(
+        1, 5, {"partition-id": 2}, RecordDict(), {"clients": 3, "threads": 1}
+    )
     content = RecordDict({flower.RECORD: ConfigRecord({"question": flower.JOIN})})
     app = flower.client_app(lambda context: small())
     reply = app(Message(content, 5, "query"), context).content[flower.RECORD]

@@ -8,13 +8,17 @@ import ray
 from torch import nn
 
 import fedlearn as fl
-from fedlearn import cli
 from fedlearn.engines import flower
-from fedlearn.experiment import Experiment
+from fedlearn.lab import cli
+from fedlearn.lab.experiment import Experiment
 
 from .conftest import small
 
-REST = [pytest.param(m, marks=pytest.mark.slow) for m in sorted(fl.methods.METHODS) if m != "rpn"]
+REST = [
+    pytest.param(m, marks=pytest.mark.slow)
+    for m in sorted(fl.methods.METHODS)
+    if m != "rpn"
+]
 METHODS = ["rpn", *REST]
 
 
@@ -66,7 +70,9 @@ def test_a_dead_worker_ends_the_run_with_its_finished_rounds(simulation, tmp_pat
 
     task = small(2, network=network)
     with pytest.raises(ConnectionError, match="worker"):
-        fl.run("fedavg", task, 5, threads=1, engine=simulation, checkpoint=tmp_path / "c")
+        fl.run(
+            "fedavg", task, 5, threads=1, engine=simulation, checkpoint=tmp_path / "c"
+        )
     assert (tmp_path / "c").exists()
     assert not fl.run("fedavg", small(2), 1, engine=simulation).rows[0]["refused"]
     simulation.stop()
@@ -80,6 +86,6 @@ def test_command_line_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     common = f"{common} --checkpoint c --no-progress --rounds".split()
     task, options = small(), {"participation": 0.5, "threads": 1}
     fl.run("stc", task, 2, checkpoint="c", **options)
-    assert not cli.main([*common, "4", "--engine", "flower", "--cpus-per-client", "1"])
+    assert not cli.main([*common, "4", "--engine", "flower"])
     assert fl.History.from_json(tmp_path / "h") == fl.run("stc", task, 4, **options)
     assert not ray.is_initialized()

@@ -37,7 +37,13 @@ FILE = Path(__file__).with_name("histories.jsonl.gz")
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")  # of instructions
 CASES = {
     "iid": (
-        {"task": "classification", "clients": 5, "partition": "iid", "train": 400, "test": 200},
+        {
+            "task": "classification",
+            "clients": 5,
+            "partition": "iid",
+            "train": 400,
+            "test": 200,
+        },
         {"batch_size": 16},
     ),
     "dirichlet": (
@@ -85,7 +91,9 @@ def machine() -> str:
                 processor[name.strip()] = value.strip()
     vectors = torch.backends.cpu.get_cpu_capability()
     limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
-    return ", ".join([*processor.values(), vectors, f"torch {torch.__version__}", *limits])
+    return ", ".join(
+        [*processor.values(), vectors, f"torch {torch.__version__}", *limits]
+    )
 
 
 def digest(state: dict[str, torch.Tensor]) -> str:
@@ -120,7 +128,9 @@ def history(method: str, case: str, engine: Any) -> dict[str, Any]:
     return columns | {"refused": refused, "state": digest(run.state)}
 
 
-def difference(stored: dict[str, Any], new: dict[str, Any], method: str, case: str) -> str:
+def difference(
+    stored: dict[str, Any], new: dict[str, Any], method: str, case: str
+) -> str:
     """The columns that differ by more than another kind of machine explains."""
     if "error" in stored or "error" in new:
         return "" if stored == new else "error"
@@ -135,7 +145,10 @@ def difference(stored: dict[str, Any], new: dict[str, Any], method: str, case: s
         if not gap <= near:
             problems.append(f"loss of round {t + 1} by {gap:.1e}")
     sample = 1 / CASES[case][0]["test"]
-    if case not in SEEING and not abs(stored["accuracy"][0] - new["accuracy"][0]) < 1.01 * sample:
+    if (
+        case not in SEEING
+        and not abs(stored["accuracy"][0] - new["accuracy"][0]) < 1.01 * sample
+    ):
         problems.append("accuracy of round 1")
     return ", ".join(problems)
 

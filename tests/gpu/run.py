@@ -39,7 +39,9 @@ def chapter(path, **parameters):
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"<cell {i}>", "exec"), vars(module))
         if "parameters" in cell["metadata"].get("tags", []):
-            vars(module).update({k: v for k, v in parameters.items() if hasattr(module, k)})
+            vars(module).update(
+                {k: v for k, v in parameters.items() if hasattr(module, k)}
+            )
 
 
 class Steps:
@@ -51,9 +53,17 @@ class Steps:
         self.path = self.out / "summary.json"
         self.summary = json.loads(self.path.read_text()) if self.path.exists() else {}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        fixed = {"PYTHONPATH": path, "MPLBACKEND": "Agg", "FEDLEARN_TEST_DEVICE": args.device}
+        fixed = {
+            "PYTHONPATH": path,
+            "MPLBACKEND": "Agg",
+            "FEDLEARN_TEST_DEVICE": args.device,
+        }
         # the tests hide every GPU that is not named
-        usual = {"FEDLEARN_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0"}
+        usual = {
+            "FEDLEARN_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "0",
+        }
         self.env = usual | os.environ | fixed
 
     def run(self, name, log, *command, minutes=None, again=False, folder=ROOT):
@@ -64,18 +74,25 @@ class Steps:
         began, python = time.monotonic(), [sys.executable, *map(str, command)]
         how = {"cwd": folder, "env": self.env, "timeout": minutes and 60 * minutes}
         try:
-            done = subprocess.run(python, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
+            done = subprocess.run(
+                python, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how
+            )
             status, text = done.returncode, done.stdout
         except subprocess.TimeoutExpired as late:
             status, text = LATE, late.stdout or b""
         text = text.decode(errors="replace").strip()
-        last, seconds = (text.splitlines() or [""])[-1], round(time.monotonic() - began, 1)
+        last, seconds = (
+            (text.splitlines() or [""])[-1],
+            round(time.monotonic() - began, 1),
+        )
         lacks = "No module named" in last and "fedlearn" not in last
         state = {0: "passed", LATE: LATE}.get(status, "left out" if lacks else "failed")
         with self.lock, open(self.out / f"{log}.log", "a", encoding="utf-8") as file:
             file.write(f"$ python {' '.join(python[1:])}\n{text}\n\n")
             self.summary[name] = {"status": state, "seconds": seconds, "last": last}
-            self.path.write_text(json.dumps(self.summary, indent=1) + "\n", encoding="utf-8")
+            self.path.write_text(
+                json.dumps(self.summary, indent=1) + "\n", encoding="utf-8"
+            )
             print(f"{state:<10}{seconds:>8.0f} s  {name}: {last}", flush=True)
 
     def tests(self):
@@ -89,14 +106,22 @@ class Steps:
             self.run(f"chapter {name}", "chapters", __file__, "--chapter", path, *how)
 
         how = ["--device", self.args.device]
-        paths = [p for p in sorted((ROOT / "book").rglob("*.ipynb")) if ".ipynb_" not in str(p)]
+        paths = [
+            p
+            for p in sorted((ROOT / "book").rglob("*.ipynb"))
+            if ".ipynb_" not in str(p)
+        ]
         paths = [p for p in paths if not self.args.quick or p.stem == "speed"]
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(one, paths))
 
     def speed(self):
-        quick = ["--quick", "--only", "plain", "--most", "10"] if self.args.quick else ["growth"]
-        how = ["--device", self.args.device, "--forms", "--no-peers", "--missing"]
+        quick = (
+            ["--quick", "--only", "plain", "--most", "10"]
+            if self.args.quick
+            else ["growth"]
+        )
+        how = ["--device", self.args.device, "--forms", "--missing"]
         how += ["--minutes", self.args.minutes, "--out", self.out / "speed_cuda.json"]
         how = [ROOT / "tests/benchmarks/speed.py", "table", *quick, *how]
         self.run("speed", "speed", *how, again=True)
@@ -104,7 +129,7 @@ class Steps:
     def recipes(self):
         """In order of value; one whose data are absent does not keep the others."""
         sys.path.insert(0, str(ROOT))
-        from fedlearn.recipes import RECIPES
+        from fedlearn.lab.recipes import RECIPES
 
         scale = "quick" if self.args.quick else "full"
         end = time.monotonic() + 60 * self.args.minutes
@@ -113,14 +138,24 @@ class Steps:
             if left <= 0:
                 return
             how = ["--scale", scale, "--no-progress"]
-            how = ["-m", "fedlearn", "reproduce", name, *how, "--device", self.args.device]
+            how = [
+                "-m",
+                "fedlearn",
+                "reproduce",
+                name,
+                *how,
+                "--device",
+                self.args.device,
+            ]
             self.run(f"recipe {name}", "recipes", *how, minutes=left, folder=self.out)
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="gpu-results", help="the folder of results")
-    parser.add_argument("--minutes", type=float, default=20, help="for the table, and for recipes")
+    parser.add_argument(
+        "--minutes", type=float, default=20, help="for the table, and for recipes"
+    )
     parser.add_argument("--steps", nargs="+", default=STEPS, choices=STEPS)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--chapter", help=argparse.SUPPRESS)
@@ -129,7 +164,9 @@ def main(argv=None):
     if args.chapter:
         return chapter(args.chapter, scale="quick", device=args.device)
     if lacks := [name for name in NEEDED if not find_spec(name)]:
-        sys.exit(f"make gpu needs {', '.join(lacks)}, which {sys.executable} does not have.")
+        sys.exit(
+            f"make gpu needs {', '.join(lacks)}, which {sys.executable} does not have."
+        )
     import torch
 
     if args.device == "cuda" and not torch.cuda.is_available():

@@ -35,7 +35,8 @@ def test_auto_is_the_device_and_a_task_keeps_images_and_network_there():
 
 
 @pytest.mark.parametrize(
-    ("name", "engine"), [(n, "sequential") for n in METHODS] + [(n, "stacked") for n in STACKING]
+    ("name", "engine"),
+    [(n, "sequential") for n in METHODS] + [(n, "stacked") for n in STACKING],
 )
 def test_a_round_is_that_of_a_cpu(name, engine):
     """No answer refused, the messages as long, loss about the same."""
@@ -56,7 +57,9 @@ def test_a_run_goes_on_from_its_checkpoint(name, tmp_path):
     whole = fl.run(name, task, 3, **how)
     fl.run(name, task, 2, checkpoint=tmp_path / "c", **how)
     again = fl.run(name, task, 3, checkpoint=tmp_path / "c", **how)
-    assert len(again) == 3 and again.final["loss"] == pytest.approx(whole.final["loss"], rel=0.02)
+    assert len(again) == 3 and again.final["loss"] == pytest.approx(
+        whole.final["loss"], rel=0.02
+    )
 
 
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
@@ -68,7 +71,9 @@ def test_a_coder_writes_the_same_bytes(coder):
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(engine, precision):
+def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(
+    engine, precision
+):
     def network(shape, classes):
         return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, classes))
 

@@ -17,7 +17,9 @@ from fedlearn.wire import Schema
 
 Normalised = import_module("fedlearn.methods.fednova").Normalised
 Adaptive = import_module("fedlearn.methods.fedopt").Adaptive
-SETTINGS = fl.Settings(participation=0.67, epochs=2, batch_size=10)  # two of three clients
+SETTINGS = fl.Settings(
+    participation=0.67, epochs=2, batch_size=10
+)  # two of three clients
 
 
 def close(result, expected, tolerance=1e-6):
@@ -45,7 +47,10 @@ def local_steps(task, t, k, weights, direction, lr=0.1):
     for _ in range(SETTINGS.epochs):
         x, y = task.epoch(k, torch.randperm(task.sizes[k], generator=shuffle), None)
         for at in range(0, len(y), SETTINGS.batch_size):
-            X, Y = x[at : at + SETTINGS.batch_size].flatten(1), y[at : at + SETTINGS.batch_size]
+            X, Y = (
+                x[at : at + SETTINGS.batch_size].flatten(1),
+                y[at : at + SETTINGS.batch_size],
+            )
             G = (torch.softmax(X @ w.T + b, 1) - F.one_hot(Y, 10)) / len(Y)
             dw, db = direction((G.T @ X, G.sum(0)), (w, b))
             w, b, steps = w - lr * dw, b - lr * db, steps + 1
@@ -144,8 +149,12 @@ def test_fednova_is_normalised_averaging():
     assert tau_eff == 4.5
     d = [-torch.tensor(u[i]) / tau[i] for i in range(3)]  # (x - y_i) / tau_i
     close(new["w"], STATE["w"] - tau_eff * sum(p[i] * d[i] for i in range(3)))
-    close(new["b"], torch.tensor([(0 * 25 + 10 + 2 * 5) / 40]))  # a buffer: the plain mean
-    without = {k: u[k] for k in (0, 2)}  # client 1 was refused: p and tau_eff are the others'
+    close(
+        new["b"], torch.tensor([(0 * 25 + 10 + 2 * 5) / 40])
+    )  # a buffer: the plain mean
+    without = {
+        k: u[k] for k in (0, 2)
+    }  # client 1 was refused: p and tau_eff are the others'
     arrivals, ctx = arrived(without, [25, 10, 5], epochs=2)
     ctx.participants = (0, 1, 2)
     new = Normalised().aggregate(STATE, arrivals, ctx)
@@ -156,7 +165,10 @@ def test_fednova_is_normalised_averaging():
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_norm_of_a_is_how_far_local_sgd_goes_along_a_constant_gradient(momentum):
     sgd, p = fl.SGD(1.0, momentum), [torch.zeros(1)]
-    state, part = sgd.init(p, Context(None, 1)), fl.methods.fednova(momentum=momentum).server
+    state, part = (
+        sgd.init(p, Context(None, 1)),
+        fl.methods.fednova(momentum=momentum).server,
+    )
     for steps in range(1, 8):
         sgd.step(p, [torch.ones(1)], state)
         assert part._norm(steps) == pytest.approx(-float(p[0]), rel=1e-5)
@@ -171,7 +183,11 @@ NEXT = {
 
 @pytest.mark.parametrize("kind", NEXT)
 def test_adaptive_servers_are_algorithm_2(kind):
-    part, state, x = Adaptive(kind, lr=0.5, beta1=0.8, tau=0.01), dict(STATE), STATE["w"]
+    part, state, x = (
+        Adaptive(kind, lr=0.5, beta1=0.8, tau=0.01),
+        dict(STATE),
+        STATE["w"],
+    )
     m, v, memory = torch.zeros(2), torch.full((2,), 0.01**2), {}
     for t in range(4):
         u = {0: [0.3 / (t + 1), -0.1], 1: [0.001, 0.5 * t]}
@@ -202,7 +218,9 @@ def test_feddyn_is_algorithm_1():
             g[k] = [g[k][i] - alpha * moved[k][i] for i in (0, 1)]
         share = sum(run.n[k] for k in who) / N
         h = [old - alpha * share * u for old, u in zip(h, run.mean(moved), strict=True)]
-        run.weights = [m - part / alpha for m, part in zip(run.mean(theta), h, strict=True)]
+        run.weights = [
+            m - part / alpha for m, part in zip(run.mean(theta), h, strict=True)
+        ]
     assert all(h[i].abs().max() > 1e-3 for i in (0, 1))
 
 
@@ -210,20 +228,32 @@ def test_who_trains_alone_sends_nothing_and_goes_on_with_its_own_model():
     task, settings = uneven(), {"epochs": 2, "batch_size": 10}
     history = fl.run(fl.methods.local(), task, 3, **settings)
     assert history.bytes_up.sum() == history.bytes_down.sum() == 0
-    weights = [list(fl.methods.local().server_side(task).initial.values()) for _ in range(3)]
+    weights = [
+        list(fl.methods.local().server_side(task).initial.values()) for _ in range(3)
+    ]
     for t in (1, 2, 3):
-        weights = [local_steps(task, t, k, weights[k], lambda g, w: g)[0] for k in range(3)]
+        weights = [
+            local_steps(task, t, k, weights[k], lambda g, w: g)[0] for k in range(3)
+        ]
     net, results = fl.initial_network(fl.methods.local(), task), []
     for w, b in weights:
         net.load_state_dict({"1.weight": w, "1.bias": b})
         results.append(task.evaluate(net)["loss"])
-    assert history.loss[-1] == pytest.approx(sum(results) / 3, abs=1e-5) and len(set(results)) == 3
+    assert (
+        history.loss[-1] == pytest.approx(sum(results) / 3, abs=1e-5)
+        and len(set(results)) == 3
+    )
 
 
 def test_who_trains_alone_is_not_listened_to_and_keeps_its_last_good_model():
     method, often = fl.methods.local(), fl.Settings(epochs=2, batch_size=5)
-    server, engine = method.server_side(uneven(), often), fl.clients(method, uneven(), often)
-    with pytest.raises(fl.WireError, match="Client 1 trains alone: its messages are empty"):
+    server, engine = (
+        method.server_side(uneven(), often),
+        fl.clients(method, uneven(), often),
+    )
+    with pytest.raises(
+        fl.WireError, match="Client 1 trains alone: its messages are empty"
+    ):
         engine.answer(1, 1, b"hello")
     state, _ = one_round(server, engine, 1, server.start(), {})
     kept = {n: w.clone() for n, w in engine.memories[0].items()}

@@ -31,7 +31,9 @@ def axes(size=(5.2, 3.2)):
 
 
 def test_a_figure_has_number_caption_text_and_one_svg_a_panel():
-    shown = fl.book.figure("4.2", [axes(), axes()], caption="What *is*.", alt="two <lines>")
+    shown = fl.book.figure(
+        "4.2", [axes(), axes()], caption="What *is*.", alt="two <lines>"
+    )
     page = shown._repr_html_()
     assert page.count("<svg") == 2 and "Figure 4.2.</b> What <em>is</em>." in page
     assert 'aria-label="two &lt;lines&gt;"' in page
@@ -52,7 +54,10 @@ def figure(number="1.1", size=(5.2, 3.2), caption="c", alt="a"):
         (lambda: figure(caption=" "), "caption"),
         (lambda: figure(alt=""), "alternative text"),
         (lambda: figure(size=(8, 3)), r"at most 5\.6 inches wide"),
-        (lambda: fl.book.explorer("4.1", "rpn", caption="c", alt="a", guess=97), "from 0 to 1"),
+        (
+            lambda: fl.book.explorer("4.1", "rpn", caption="c", alt="a", guess=97),
+            "from 0 to 1",
+        ),
         (lambda: fl.book.chapter(clients=1), "at least 2 clients"),
         (lambda: fl.book.chapter(scale="huge"), "quick, full"),
         (lambda: fl.book.grid("rpm"), "no grid 'rpm'"),
@@ -72,7 +77,9 @@ def test_a_chapter_runs_each_seed():
 
 def test_the_grid_is_what_its_page_states():
     table, seeds = grid("rpn"), chapter_file("rpn")["grid"]["seeds"]
-    columns = [c for c in table if c not in ("round", "accuracy", "low", "high", "up", "down")]
+    columns = [
+        c for c in table if c not in ("round", "accuracy", "low", "high", "up", "down")
+    ]
     runs = {run for run, _ in experiments("rpn")}
     assert table.groupby(columns, dropna=False).ngroups * len(seeds) == len(runs)
 
@@ -92,21 +99,32 @@ def test_a_panel_trains_what_is_chosen(monkeypatch):
 
 
 def test_agreement_has_the_numbers_of_each_case():
-    found = {(k, a): (range(k), torch.eye(k), f"drift {a}") for k in (2, 3) for a in (0.1, 10)}
+    found = {
+        (k, a): (range(k), torch.eye(k), f"drift {a}")
+        for k in (2, 3)
+        for a in (0.1, 10)
+    }
     spec = fl.book.agreement(found)
     assert len(spec["data"]["values"]) == 2 * (4 + 9)
     assert [p["bind"]["options"] for p in spec["params"]] == [[2, 3], [0.1, 10]]
-    assert "'|'" in spec["title"]["text"]["expr"] and '"3|10": "drift 10"' in str(spec["title"])
+    assert "'|'" in spec["title"]["text"]["expr"] and '"3|10": "drift 10"' in str(
+        spec["title"]
+    )
 
 
 def test_compare_draws_every_history(histories):
     both = [histories["fedavg"], histories["rpn"]]
     lines = fl.plot.compare(both, "bytes").get_lines()
-    looks = [{getattr(line, f"get_{of}")() for line in lines} for of in ("marker", "linestyle")]
+    looks = [
+        {getattr(line, f"get_{of}")() for line in lines}
+        for of in ("marker", "linestyle")
+    ]
     assert [*map(len, looks)] == [2, 2], "lines must differ by more than colour"
     assert lines[1].get_xdata()[-1] == sum(both[1].bytes_up + both[1].bytes_down)
     axs = fl.plot.panels({"FedAvg": [both[0]] * 2, "RPN": both[1]}, target=0.5)
-    assert [len(ax.collections) for ax in axs] == [1, 1], "a band where there are several seeds"
+    assert [len(ax.collections) for ax in axs] == [1, 1], (
+        "a band where there are several seeds"
+    )
     plt.close("all")
 
 
@@ -117,7 +135,9 @@ def test_summary(histories):
     assert rows.loc["FedAvg", "last test"].endswith("± 0.000")
     assert rows.loc["RPN", "rounds to 200%"] == "not reached"
     assert rows.loc["RPN"].iloc[3] == f"{pooled.final['accuracy']:.3f}"
-    assert rows.loc["FedAvg"].iloc[3] == "not reached", "one dense round costs more than two pooled"
+    assert rows.loc["FedAvg"].iloc[3] == "not reached", (
+        "one dense round costs more than two pooled"
+    )
     assert float(rows.loc["RPN", "MB up"]) == round(pooled.bytes_up.sum() / 1e6, 2)
 
 

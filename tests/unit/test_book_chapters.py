@@ -3,37 +3,41 @@ are stated, tables say what holds."""
 
 import itertools
 import math
-import random
 import re
 from unittest.mock import patch
 
 import altair
 import numpy as np
-import pandas
 import pytest
 import torch
 from test_link import history as history_of
 
 import fedlearn as fl
-from fedlearn.book import boxes, choosing, claims, fedavg, front
+from fedlearn.book import choosing, claims, fedavg, index, seeing
 from fedlearn.book.grids import chapter_file
 
 
 def test_the_answer_is_not_there_before_the_guess():
-    for guess, charts in ((None, [fl.book.rivals(), fl.book.mixing()]), (7, [fl.book.rivals(7)])):
-        for spec in charts:
-            shown = dict(fl.book.chart("1.1", spec, caption="c", alt="a").spec)
-            altair.LayerChart.from_dict(shown)
-            params = {p["name"]: p.get("value") for p in spec["params"]}
-            assert params.get("guess") == 7 or guess is None
-            assert params["reveal"] is (guess is not None)
-            assert any("reveal" in str(step.get("filter")) for step in spec["transform"])
+    for guess in (None, 7):
+        spec = fl.book.rivals(guess)
+        shown = dict(fl.book.chart("1.1", spec, caption="c", alt="a").spec)
+        altair.LayerChart.from_dict(shown)
+        params = {p["name"]: p.get("value") for p in spec["params"]}
+        assert params.get("guess") == 7 or guess is None
+        assert params["reveal"] is (guess is not None)
+        assert any("reveal" in str(step.get("filter")) for step in spec["transform"])
 
 
 def computed(expression, **names):
     """A Vega expression, as Python computes it."""
     text = re.sub(r"(datum|its)\.(\w+)", r"of_\2", expression)
-    known = {"log": math.log, "pow": math.pow, "floor": math.floor, "sqrt": math.sqrt, "max": max}
+    known = {
+        "log": math.log,
+        "pow": math.pow,
+        "floor": math.floor,
+        "sqrt": math.sqrt,
+        "max": max,
+    }
     return eval(text, known | {"LN2": math.log(2)} | names)
 
 
@@ -67,24 +71,40 @@ def test_pages_compute_with_the_formula_of_the_package(slower):
     sliders |= {"latency": 1000 * latency}
     times = fl.link.time(history, up, down, latency, slower=slower)
     for t in range(5):
-        row = {"of_up": sums["up"][t], "of_down": sums["down"][t], "of_sec": sums["computing"][t]}
+        row = {
+            "of_up": sums["up"][t],
+            "of_down": sums["down"][t],
+            "of_sec": sums["computing"][t],
+        }
         row["of_round"] = t + 1
-        assert computed(front.SECONDS, **row, **sliders) == pytest.approx(times[t], rel=1e-6)
-    (run,) = entries([entry(up=12345.0, down=67890.0, clients=3)]).itertuples()
-    text = choosing.SECONDS.format(row="its")
-    cost = computed(text, of_sec=0.5, of_up=12345, of_down=67890, **sliders)
-    times = fl.link.time(choosing.history(run), up, down, latency, slower)
-    assert times == pytest.approx(cost * np.arange(1, 21))
+        assert computed(index.SECONDS, **row, **sliders) == pytest.approx(
+            times[t], rel=1e-6
+        )
+    row = {
+        "of_up": sums["up"][0],
+        "of_down": sums["down"][0],
+        "of_sec": sums["computing"][0],
+    }
+    cost = computed(choosing.SECONDS.format(row="its"), **row, **sliders)
+    assert cost == pytest.approx(times[0], rel=1e-6)
 
 
 def test_a_difference_is_that_of_the_mean_over_the_seeds():
     assert claims.difference([0.70, 0.80, 0.81], 0.75, 3) == "+0.020"
-    assert claims.difference([0.5], 0.75) == "-0.2500" and claims.difference([2.0], 2.0) == "0"
+    assert (
+        claims.difference([0.5], 0.75) == "-0.2500"
+        and claims.difference([2.0], 2.0) == "0"
+    )
     assert claims.printed("fed_kgf-table2-values", [1, 0]) == 0.363
 
 
 def run(label, accuracy, seed=0, **task):
-    task = {"dataset": "digits", "partition": "Iid()", "seed": seed, "clients": 1} | task
+    task = {
+        "dataset": "digits",
+        "partition": "Iid()",
+        "seed": seed,
+        "clients": 1,
+    } | task
     row = {"accuracy": accuracy, "loss": 1.0, "round": 1, "clients": [0], "refused": {}}
     row |= {"bytes_up": 1, "bytes_down": 1, "seconds": 1.0}
     return fl.History("fedavg", {"task": task, "label": label}, [row])
@@ -92,14 +112,22 @@ def run(label, accuracy, seed=0, **task):
 
 VERDICTS = [
     (5 * [1.0] + [2.0], "ahead", "holds"),
-    (5 * [0.1] + [5.0], "ahead", "cannot be told"),  # in front with each seed, but wildly
+    (
+        5 * [0.1] + [5.0],
+        "ahead",
+        "cannot be told",
+    ),  # in front with each seed, but wildly
     (3 * [0.5, -0.5], "level", "holds"),
     (3 * [2.0, -2.0], "level", "cannot be told"),
     (5 * [1.0] + [2.0], "level", "does not hold"),
     (5 * [-2.0] + [-2.5], "no lower", "does not hold"),
     (5 * [-0.2] + [-0.5], "no lower", "holds"),
     ([50.0, 1.0, -1.0, 9.0], "ahead", "in 3 of 4 seeds"),
-    ([100 * 0.0045 - 100 * 0.0145, 0.5], "level", "in 2 of 2 seeds"),  # 20 of 2,000 are a point
+    (
+        [100 * 0.0045 - 100 * 0.0145, 0.5],
+        "level",
+        "in 2 of 2 seeds",
+    ),  # 20 of 2,000 are a point
 ]
 
 
@@ -109,13 +137,24 @@ def test_verdicts(lead, wanted, verdict):
 
 
 def test_leads_pair_the_seeds_of_one_data_set_and_split():
-    runs = [run("A", 0.9, 1), run("A", 0.8), run("b", 0.7), run("B", 0.75, 1), run("B", 0.1, 2)]
-    runs += [run("A", 0.5, partition="Dirichlet(alpha=0.5, min_samples=1)"), run("C", 0.2)]
+    runs = [
+        run("A", 0.9, 1),
+        run("A", 0.8),
+        run("b", 0.7),
+        run("B", 0.75, 1),
+        run("B", 0.1, 2),
+    ]
+    runs += [
+        run("A", 0.5, partition="Dirichlet(alpha=0.5, min_samples=1)"),
+        run("C", 0.2),
+    ]
     runs += [run("A", 0.4, dataset="mnist"), run("B", 0.3, dataset="mnist")]
     runs, _ = fl.results.tables(runs)
     leads = claims.leads(runs, "A", "B")
     assert leads.keys() == {("digits", "iid"), ("mnist", "iid")}
-    assert leads["digits", "iid"] == pytest.approx([10, 15])  # in the order of the seeds
+    assert leads["digits", "iid"] == pytest.approx(
+        [10, 15]
+    )  # in the order of the seeds
     assert claims.leads(runs, "A", "nobody") == {}
 
 
@@ -145,7 +184,15 @@ def test_a_steered_box_is_that_of_the_package():
     from torchvision.ops import box_iou
 
     [words] = [x for x in fl.book.steer_box()["layer"] if "IoU" in str(x)]
-    its = {"column": 3, "row": 5, "ox": -1.0, "oy": 0.5, "ow": 0.7, "oh": 0.9, "exp": math.exp}
+    its = {
+        "column": 3,
+        "row": 5,
+        "ox": -1.0,
+        "oy": 0.5,
+        "ow": 0.7,
+        "oh": 0.9,
+        "exp": math.exp,
+    }
     steps = {t["as"]: t["calculate"] for t in words["transform"] if t["as"] != "t"}
     for name, expression in steps.items():
         its[f"of_{name}"] = computed(expression, min=min, **its)
@@ -155,55 +202,23 @@ def test_a_steered_box_is_that_of_the_package():
     torch.testing.assert_close(
         box, torch.tensor([[its[f"of_{n}"] for n in ("x1", "y1", "x2", "y2")]])
     )
-    true = fl.seeing.detection("digits", 2, train=2).test[1][boxes.STEERED, :1, :4]
-    assert its["of_both"] / its["of_union"] == pytest.approx(float(box_iou(box, true)), abs=1e-6)
-
-
-FEDAVG = ("fedavg",) * 6
-
-
-def mixed(mix, accuracy, rate=1.0, seed=0, split="iid", up=100, down=200):
-    values = (*mix, split, rate, seed, accuracy, up, down)
-    return dict(zip(choosing.MIX_COLUMNS, values, strict=True))
-
-
-def test_the_best_rate_of_a_mix_is_that_of_its_short_runs():
-    rows = [
-        mixed(FEDAVG, 0.7, 0.3, choosing.APART),
-        mixed(FEDAVG, 0.9, 1.0, choosing.APART),
-        mixed(FEDAVG, 0.9, 3.0, choosing.APART),  # of equal ones the largest
-        mixed(FEDAVG, 0.8, 3.0, up=110),
-        mixed(FEDAVG, 0.99, 1.0),  # not the rate that was chosen
-        mixed(FEDAVG, 0.6, 3.0, seed=1),
-        mixed(FEDAVG, 0.8, 3.0, seed=2),
-        mixed(FEDAVG, 0.6, choosing.SLOWER),
-    ]
-    assert [*choosing.whole_mixes(rows)] == [(*FEDAVG, "iid", 3.0, 0)]
-    best = fl.book.mixtures(rows).set_index("split").loc["iid"]
-    assert (best["accuracy"], best["rate"], best["rates"], best["bytes"]) == (0.8, 3.0, 3, 310)
-    assert best["again"] == pytest.approx(0.7) and best["spread"] == pytest.approx(0.02**0.5)
-    assert best["method"] == "fedavg" and best["slower"] == 0.6
-
-
-def test_a_refusal_is_foretold():
-    dice, refused = random.Random(3), 0
-    for _ in range(100):
-        mix = tuple(dice.choice(list(choosing.choices(kind))) for kind in choosing.KINDS)
-        chosen = [*zip(choosing.KINDS, mix, strict=True)]
-        lacks = [
-            kind
-            for kind, names, _, givers in choosing.rules()
-            if dict(chosen)[kind] in names and not {*chosen} & {*givers}
-        ]
-        text = choosing.refusal(mix) or ""
-        assert bool(text) == bool(lacks) == ("needs" in text)
-        refused += bool(lacks)
-    assert 60 < refused < 100
+    true = fl.seeing.detection("digits", 2, train=2).test[1][seeing.STEERED, :1, :4]
+    assert its["of_both"] / its["of_union"] == pytest.approx(
+        float(box_iou(box, true)), abs=1e-6
+    )
 
 
 def entry(method="FedAvg", seed=0, accuracy=None, clients=10, **more):
-    curve = [round(0.5 + 0.02 * t, 4) for t in range(choosing.spec()["shared"]["rounds"])]
-    row = {"split": "IID", "clients": clients, "method": method, "value": 0.2, "seed": seed}
+    curve = [
+        round(0.5 + 0.02 * t, 4) for t in range(choosing.spec()["shared"]["rounds"])
+    ]
+    row = {
+        "split": "IID",
+        "clients": clients,
+        "method": method,
+        "value": 0.2,
+        "seed": seed,
+    }
     row |= {"short": False, "accuracy": curve if accuracy is None else accuracy}
     return row | {"up": 1000.0, "down": 3000.0, "seconds": 0.5} | more
 
@@ -214,7 +229,11 @@ def entries(rows):
 
 
 def test_entries_know_their_rounds_and_the_least_disturbed_computing():
-    rows = [entry(seconds=0.5), entry(seed=1, seconds=0.2), entry(split="other", seconds=0.3)]
+    rows = [
+        entry(seconds=0.5),
+        entry(seed=1, seconds=0.2),
+        entry(split="other", seconds=0.3),
+    ]
     rows += [entry("STC", seconds=0.9), entry(clients=100, seconds=0.1)]
     frame = entries([*rows, entry(seconds=0.1, short=True), entry(accuracy=[])])
     assert frame["rounds"].tolist() == 5 * [[*range(1, 21)]]
@@ -232,7 +251,9 @@ def test_lines_are_means_with_the_extremes():
 
 def test_what_is_stored_is_what_is_stated():
     rows = choosing.runs()
-    assert len({tuple(r[k] for k in choosing.RUN) for r in rows}) == len(rows)  # none twice
+    assert len({tuple(r[k] for k in choosing.RUN) for r in rows}) == len(
+        rows
+    )  # none twice
     best = choosing.best(rows)
     for r in rows:
         case = tuple(r[k] for k in choosing.CELL)
@@ -240,8 +261,3 @@ def test_what_is_stored_is_what_is_stated():
         assert r["value"] in choosing.tuning(r["method"])[1]
         assert r["short"] or r["value"] == best[case]
         assert len(r["accuracy"]) in (0, 10 if r["short"] else 20)
-
-
-def test_the_front_has_what_nobody_beats_for_as_little():
-    points = pandas.DataFrame({"bytes": [1, 9, 3, 4, 3], "accuracy": [4, 5, 6, 5, 6]})
-    assert fl.book.pareto(points)["bytes"].tolist() == [1, 3]

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 import fedlearn as fl
-from fedlearn.book import check, classroom, marks
-from fedlearn.book.check import CHAPTERS, module_of, solutions
-from fedlearn.book.exercises import exercises, reasons
-from fedlearn.cli import main
+from fedlearn.book import check, classroom
+from fedlearn.book.check import CHAPTERS, solutions
+from fedlearn.book.exercises import exercises
+from fedlearn.lab.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -30,7 +30,11 @@ def no_package(monkeypatch):
 
 
 def cell(source, kind="code", **grade):
-    return {"cell_type": kind, "source": [source], "metadata": {"nbgrader": grade} if grade else {}}
+    return {
+        "cell_type": kind,
+        "source": [source],
+        "metadata": {"nbgrader": grade} if grade else {},
+    }
 
 
 def asked(name, stub, test):
@@ -56,23 +60,40 @@ ASSERTED = 'verdict = fl.check("a-b", f)\nassert verdict, verdict'
 
 
 def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path):
-    cells = [*asked("a-b", STUB, CHECK), 'fl.solution("a-b")', 'x = 1\nfl.solution("a-c")']
-    source, out = book(tmp_path / "book", *cells, 'fl.solution("a-d")'), tmp_path / "out"
+    cells = [
+        *asked("a-b", STUB, CHECK),
+        'fl.solution("a-b")',
+        'x = 1\nfl.solution("a-c")',
+    ]
+    source, out = (
+        book(tmp_path / "book", *cells, 'fl.solution("a-d")'),
+        tmp_path / "out",
+    )
     before = sources(source / "a.ipynb")
     out.mkdir()
     (out / "mine.txt").write_text("mine")
     paths = {p.relative_to(out).as_posix() for p in classroom.make(source, out)}
-    assert paths == {"a.ipynb", "exercises/a.ipynb", "requirements.txt"}
+    assert paths == {
+        "a.ipynb",
+        "source/a/a.ipynb",
+        "requirements.txt",
+        "nbgrader_config.py",
+    }
     *kept, paper = sources(out / "a.ipynb")
     assert kept == [STUB, CHECK, "x = 1"] and "marked by hand" in paper
-    assert sources(out / "exercises/a.ipynb")[1:] == ["", STUB, ASSERTED, "", paper]
+    *_, stub, asserted, text, hand = sources(out / "source/a/a.ipynb")
+    assert stub.startswith(STUB) and asserted == ASSERTED and "marked by hand" in hand
+    assert "--instructor" in stub and "--instructor" in hand
     with pytest.raises(ValueError, match="--force"):
         classroom.make(source, out)
     for inside in ("book/class", "."):
         with pytest.raises(ValueError, match="overlap"):
             classroom.make(source, tmp_path / inside, force=True)
     classroom.make(source, out, force=True)
-    assert sources(source / "a.ipynb") == before and (out / "mine.txt").read_text() == "mine"
+    assert (
+        sources(source / "a.ipynb") == before
+        and (out / "mine.txt").read_text() == "mine"
+    )
 
 
 @pytest.mark.parametrize("place", ["", "part"])
@@ -107,7 +128,14 @@ def test_a_course_is_not_written_through_links(tmp_path, place):
     assert not (tmp_path / "new").exists()
 
 
-NO_NOTEBOOKS = ['{"cells": [{"cell_type": "code"}]}', "{}", "[]", '["\\ud800"]', "PK", b"\xff"]
+NO_NOTEBOOKS = [
+    '{"cells": [{"cell_type": "code"}]}',
+    "{}",
+    "[]",
+    '["\\ud800"]',
+    "PK",
+    b"\xff",
+]
 
 
 @pytest.mark.parametrize("text", NO_NOTEBOOKS)
@@ -147,18 +175,26 @@ def test_an_exercise_without_its_check_is_refused(tmp_path):
 
 
 def test_what_an_exercise_names_is_in_its_copy(tmp_path):
-    prompt = cell("### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown")
+    prompt = cell(
+        "### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown"
+    )
     lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "train()"]
-    lesson += ["def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)", "def other():\n    pass"]
+    lesson += [
+        "def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)",
+        "def other():\n    pass",
+    ]
     lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
     cells = [*map(cell, lesson), prompt, *asked("a-b", STUB, CHECK)]
     classroom.make(book(tmp_path / "book", *cells), tmp_path / "out")
-    copy = tmp_path / "out" / "exercises" / "a.ipynb"
+    copy = tmp_path / "out" / "source" / "a" / "a.ipynb"
     _, setup, *shown = sources(copy)
-    assert setup == "import fedlearn as fl\n\nfl.book.course(seconds=60)"
+    assert setup == classroom.BEGIN
     assert shown[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
-    assert shown[2:] == [prompt["source"][0].replace("[there](#there)", "there"), STUB, ASSERTED]
-    assert json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
+    assert shown[2] == prompt["source"][0].replace("[there](#there)", "there")
+    assert shown[3].startswith(STUB) and shown[4] == ASSERTED
+    assert (
+        json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
+    )
 
 
 # ---- the course of the whole book ----------------------------------------------------------------
@@ -168,7 +204,7 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
 def course(request, tmp_path_factory):
     """A course of the whole book in each kind; the package is built once."""
     out = tmp_path_factory.mktemp(request.param) / "class"
-    if request.param != "plain":
+    if request.param != "nbgrader":
         patch = pytest.MonkeyPatch()
         patch.setattr(classroom, "wheel", lambda folder: [])
         request.addfinalizer(patch.undo)
@@ -183,17 +219,31 @@ def pages(course):
             yield path, path.read_text()
         else:
             cells = json.loads(path.read_text())["cells"]
-            yield path, "\n".join("".join(c["source"]) for c in cells if c["cell_type"] != "code")
+            yield (
+                path,
+                "\n".join(
+                    "".join(c["source"]) for c in cells if c["cell_type"] != "code"
+                ),
+            )
 
 
 def test_every_link_and_every_page_is_there(course):
     toc = yaml.safe_load((course / "_toc.yml").read_text())
-    files = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
-    files = [f for f in files if not f.startswith("methods/")]  # which the building makes
-    assert all((course / f"{f}.ipynb").exists() or (course / f"{f}.md").exists() for f in files)
+    files = [
+        toc["root"],
+        *(c["file"] for part in toc["parts"] for c in part["chapters"]),
+    ]
+    files = [
+        f for f in files if not f.startswith("methods/")
+    ]  # which the building makes
+    assert all(
+        (course / f"{f}.ipynb").exists() or (course / f"{f}.md").exists() for f in files
+    )
     count = 0
     for path, text in pages(course):
-        for target in re.findall(r'(?<![\w\])!])\[[^\[\]]*\]\(([^()\s]+)\)|href="([^"]+)"', text):
+        for target in re.findall(
+            r'(?<![\w\])!])\[[^\[\]]*\]\(([^()\s]+)\)|href="([^"]+)"', text
+        ):
             place = "".join(target).partition("#")[0]
             if place and not re.match(r"[a-z]+:", place):
                 count += 1
@@ -225,7 +275,9 @@ def everything(course):
 def test_no_solution_is_in_what_students_get(course):
     written = [s for chapter in CHAPTERS for s in solutions(chapter).values()]
     answers = [" ".join(s.code.split()) for s in written if s.code]
-    sentences = [" ".join(t.split()) for s in written for t in re.split(r"(?<=[.:;?])\s", s.text)]
+    sentences = [
+        " ".join(t.split()) for s in written for t in re.split(r"(?<=[.:;?])\s", s.text)
+    ]
     searched = [text for text in (*answers, *sentences) if len(text) > 35]
     assert len(searched) > 200
     names = []
@@ -236,10 +288,12 @@ def test_no_solution_is_in_what_students_get(course):
         assert "fl.solution(" not in text or str(name).endswith((".py", "METADATA"))
     assert not [n for n in names if "solutions" in n]
     wheels = [*course.glob("*.whl")]
-    assert len(wheels) == (course.parent.name[:5] == "plain")
+    assert len(wheels) == course.parent.name.startswith("nbgrader")
     for wheel in wheels:
-        pins = (course / "requirements.txt").read_text()
-        assert wheel.name in pins and re.search(r"^torch==\d", pins, re.MULTILINE)
+        assert wheel.name in (course / "requirements.txt").read_text()
+        assert re.search(
+            r"^torch==\d", (course / "constraints.txt").read_text(), re.MULTILINE
+        )
 
 
 def test_class_notebooks_show_no_solution(tmp_path):
@@ -250,50 +304,27 @@ def test_class_notebooks_show_no_solution(tmp_path):
     assert done.stdout == "The solutions are not part of this edition.\n"
 
 
-def test_the_lecturer_gets_answers_and_what_checks_tell_apart(tmp_path, monkeypatch, capsys):
+def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
+    tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "class"
     words = ["classroom", str(BOOK), str(out), "--for", "nbgrader", "--instructor"]
     assert main(words) is None
     said = capsys.readouterr().out
-    assert "Not for students" in said and str(BOOK / "solutions") in said
-    guide = {p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()}
+    assert "instructor" in said and "source" in said
+    guide = {
+        p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()
+    }
     assert {"README.md", "plan.md", "hub.md", "privacy.md", "slides.py"} < {*guide}
     assert "that is one direction only" in guide["fedavg.md"]
     assert "return sorted(torch.randperm" in guide["fedavg.md"]
     rows = guide["exercises.csv"].splitlines()
     assert len(rows) == 1 + sum(len(solutions(chapter)) for chapter in CHAPTERS)
-    names = [name for c in CHAPTERS for name in module_of(f"{c}-x").EXERCISES]
-    few = [n for n in names if not [*reasons(module_of(n).EXERCISES[n])]]
-    assert len(few) < 2, few
     source = sources(out / "source" / "fedavg_audit" / "fedavg_audit.ipynb")
     assert sum("### BEGIN SOLUTION" in text for text in source) == 3
 
 
-# ---- marks and progress --------------------------------------------------------------------------
-
-
-def test_marks_are_refused_in_a_sentence(tmp_path):
-    source = book(tmp_path / "book", "x = 1")
-    with pytest.raises(ValueError, match="folder for each student"):
-        marks.mark(source, tmp_path / "none", tmp_path / "marks.csv")
-    handed = tmp_path / "handed" / "ann"
-    handed.mkdir(parents=True)
-    (handed / "a.ipynb").write_text("PK")
-    for name, about in (
-        ("b", {"solution": True}),
-        ("c", None),
-        ("d", "x"),
-        ("e", {"solution": 1, "grade_id": [1]}),
-    ):
-        other = {"cell_type": "code", "source": "1", "metadata": {"nbgrader": about}}
-        (handed / f"{name}.ipynb").write_text(json.dumps({"cells": [other]}))
-    table = marks.mark(source, tmp_path / "handed", tmp_path / "marks.csv")
-    assert table.loc["ann", "points"] == 0
-    rows = (tmp_path / "marks.csv").read_text()
-    assert "is no notebook" in rows and rows.count("no answer to an exercise") == 2
-    assert rows.count("not marked") == 5
-    with pytest.raises(ValueError, match="--force"):
-        marks.mark(source, tmp_path / "handed", tmp_path / "marks.csv")
+# ---- students and progress -----------------------------------------------------------------------
 
 
 ROSTERS = {
@@ -315,58 +346,43 @@ def test_a_roster_is_refused_in_a_sentence(tmp_path, text):
     path = tmp_path / "roster.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=ROSTERS[text]):
-        classroom.make(book(tmp_path / "book", "x = 1"), tmp_path / "out", seed_from=path)
+        classroom.make(
+            book(tmp_path / "book", "x = 1"), tmp_path / "out", seed_from=path
+        )
     assert not (tmp_path / "out").exists()
 
 
 def test_a_roster_is_read_as_it_comes(tmp_path):
     path = tmp_path / "roster.csv"
-    path.write_bytes("Student ID;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig"))
+    path.write_bytes(
+        "Student ID;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig")
+    )
     assert classroom.roster(path) == ["007", "zoë"]
 
 
-def test_copies_are_a_students_own(tmp_path, capsys):
-    source, out = tmp_path / "book", tmp_path / "class"
+def test_assignments_have_numbers_of_a_students_own(tmp_path):
+    source = tmp_path / "book"
+    out = tmp_path / "class"
     shutil.copytree(BOOK, source)
-    path = source / "roster.csv"  # which nobody should get
-    path.write_text("id\nann\nzoë\n")
-    words = ["classroom", str(source), str(out), "--seed-from", str(path), "--instructor"]
-    assert main(words) is None and "nobody another's" in capsys.readouterr().out
-    assert {p.name for p in (out / "exercises").iterdir()} == {"ann", "zoë"}
-    first, second = (sources(out / "exercises" / s / "rpn.ipynb") for s in ("ann", "zoë"))
-    assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == [
-        tuple(f'student = "{s}"  # your id, as your lecturer has it' for s in ("ann", "zoë"))
+    roster = source / "roster.csv"  # private
+    roster.write_text("id\nann\nzoë\n")
+    words = [
+        "classroom",
+        str(source),
+        str(out),
+        "--seed-from",
+        str(roster),
+        "--instructor",
     ]
-    text = "\n".join(first)
-    assert "fl.book.course(seconds=60, student=student)" in text
+    assert main(words) is None
+    text = "\n".join(sources(out / "source" / "rpn" / "rpn.ipynb"))
+    assert classroom.STUDENT in text and "fl.book.course(student)" in text
     assert 'fl.book.given("rpn-numbers")' in text and 'given("rpn-pool")' not in text
     rows = (out / "instructor" / "numbers.csv").read_text().splitlines()
-    assert len(rows) == 1 + 2 * 13 and fl.book.seed() == 0
-    given = {p.name for p in out.rglob("*") if p.is_file() and "instructor" not in p.parts}
-    assert "numbers.csv" not in given and "roster.csv" not in given
-
-
-def test_marks_need_the_roster_of_copies_with_numbers(tmp_path):
-    path, handed = tmp_path / "roster.csv", tmp_path / "handed"
-    path.write_text("id\nann\nben\ncem\n")
-    out = tmp_path / "class"
-    source = book(tmp_path / "book", "import fedlearn as fl", *asked("a-b", STUB, CHECK))
-    classroom.make(source, out, seed_from=path)
-    for name, notebook in (("ann", "ann"), ("ben (2)", "ben")):
-        (handed / name).mkdir(parents=True)
-        (handed / name / "x.ipynb").write_text(
-            (out / "exercises" / notebook / "a.ipynb").read_text()
-        )
-    (handed / "ann" / "empty.ipynb").write_text('{"cells": []}')
-    (handed / "cem").mkdir()
-    marks.mark(source, handed, tmp_path / "marks.csv")
-    assert (tmp_path / "marks.csv").read_text().count("mark with --seed-from") == 2
-    (handed / "ann" / "x.ipynb").unlink()
-    marks.mark(source, handed, tmp_path / "marks.csv", force=True, seed_from=path)
-    _, *rows = (tmp_path / "marks.csv").read_text().splitlines()
-    assert len(rows) == 4 and rows[0] == "ben,,,0,0,no notebook was handed in"
-    assert "no answer to an exercise" in rows[1] and "has no id ben (2)" in rows[2]
-    assert rows[3] == "cem,,,0,0,no notebook was handed in"
+    assert {row.partition(",")[0] for row in rows} == {"student", "ann", "zoë"}
+    assert fl.book.seed() == 0
+    public = {p.name for p in out.rglob("*") if "instructor" not in p.parts}
+    assert not public & {"numbers.csv", "roster.csv"}
 
 
 def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
@@ -381,7 +397,10 @@ def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
     row = fl.progress().loc["rpn-numbers"]
     assert row["right"] and row["checks"] == 3, "what was right stays right"
     (tmp_path / check.PROGRESS).write_text("mine")
-    assert not fl.check("rpn-numbers", 7) and (tmp_path / check.PROGRESS).read_text() == "mine"
+    assert (
+        not fl.check("rpn-numbers", 7)
+        and (tmp_path / check.PROGRESS).read_text() == "mine"
+    )
     with pytest.raises(ValueError, match="columns"):
         fl.progress()
 

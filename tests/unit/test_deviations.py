@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import fedlearn as fl
-from fedlearn import recipes, results
+from fedlearn.lab import recipes, results
 
 DOCS = {
-    path.stem: path.read_text("utf-8") for path in Path(fl.methods.__file__).parent.glob("*.py")
+    path.stem: path.read_text("utf-8")
+    for path in Path(fl.methods.__file__).parent.glob("*.py")
 }
 NOTES = re.compile(r"Deviations from.*?(?=\"\"\")", re.S)
 RUNS = recipes.runs("deviations")

@@ -11,7 +11,9 @@ import fedlearn
 
 ROOT = Path(fedlearn.__file__).parent
 MODULES = [
-    ".".join(("fedlearn", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    ".".join(("fedlearn", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
     for path in sorted(ROOT.rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
@@ -21,7 +23,9 @@ MODULES = [
 def test_examples(name):
     if name == "fedlearn.engines.flower":
         pytest.importorskip("flwr", reason="runs with make test-flower")
-    failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    failed, tried = doctest.testmod(
+        importlib.import_module(name), optionflags=doctest.ELLIPSIS
+    )
     assert tried and not failed
 
 

@@ -4,10 +4,7 @@ import copy
 import inspect
 import itertools
 import math
-import os
-import signal
 import sys
-import time
 from functools import cache
 from pathlib import Path
 
@@ -18,12 +15,22 @@ from torch.utils._pytree import tree_map
 
 import fedlearn as fl
 from fedlearn.book import check
-from fedlearn.book.check import CHAPTERS, Varied, Verdict, empty, module_of, number, solutions
+from fedlearn.book.check import (
+    CHAPTERS,
+    Varied,
+    Verdict,
+    empty,
+    module_of,
+    number,
+    solutions,
+)
 from fedlearn.methods.fed_kgf import modules, represent
 from fedlearn.methods.fedfusion import Convolution
 from fedlearn.models import parameter_count, resnet8, resnet18, resnet110, state_of
 
-EXERCISES = [name for chapter in CHAPTERS for name in module_of(f"{chapter}-x").EXERCISES]
+EXERCISES = [
+    name for chapter in CHAPTERS for name in module_of(f"{chapter}-x").EXERCISES
+]
 
 
 @cache
@@ -67,9 +74,16 @@ WRONG = changed_answers()
 @pytest.mark.parametrize("exercise", WRONG)
 def test_a_changed_answer_is_told_why_or_is_right(exercise):
     for old, new, noun in WRONG[exercise]:
-        answer, state = right(exercise, old, new) if old else eval(new), torch.get_rng_state()
+        answer, state = (
+            right(exercise, old, new) if old else eval(new),
+            torch.get_rng_state(),
+        )
         verdict = fl.check(exercise, answer)
-        assert bool(verdict) == (not noun) and noun in (verdict.reason or ""), (old, new, verdict)
+        assert bool(verdict) == (not noun) and noun in (verdict.reason or ""), (
+            old,
+            new,
+            verdict,
+        )
         assert noun or not old or torch.equal(torch.get_rng_state(), state)
 
 
@@ -77,12 +91,7 @@ def test_every_exercise_has_wrong_answers():
     assert {*WRONG} == {*EXERCISES}
 
 
-# ---- answers that mean harm ----------------------------------------------------------------------
-
-
-class Mute(BaseException):
-    def __str__(self):
-        raise RuntimeError
+# ---- strange answers ---
 
 
 def ends(error):
@@ -92,38 +101,40 @@ def ends(error):
     return answer
 
 
-def prints(*args):
-    while True:
-        print(1000 * "x")
-
-
-def loops(*args):
-    while True:
-        try:
-            while True:
-                pass
-        except Exception:
-            pass
-
-
 def recurs(*args):
     return recurs()
 
 
-def yields(*args):
-    while True:
-        yield math.nan
-
-
-VALUES = [None, math.nan, -math.inf, 1j, "", "heads", [], {}, set(), bytes(8), 0.12345, 10**5000]
-VALUES += [torch.tensor(math.nan), torch.empty(0), torch.full((7, 3, 2), 0.5), torch.eye(3, 40)]
-VALUES += [np.array([{}, []], object), torch.eye(3).to_sparse(), torch.empty(3, device="meta")]
+VALUES = [
+    None,
+    math.nan,
+    -math.inf,
+    1j,
+    "",
+    "heads",
+    [],
+    {},
+    set(),
+    bytes(8),
+    0.12345,
+    10**5000,
+]
+VALUES += [
+    torch.tensor(math.nan),
+    torch.empty(0),
+    torch.full((7, 3, 2), 0.5),
+    torch.eye(3, 40),
+]
+VALUES += [
+    np.array([{}, []], object),
+    torch.eye(3).to_sparse(),
+    torch.empty(3, device="meta"),
+]
 VALUES += [int, torch, "x" * 10**6]
-ERRORS = [SystemExit(0), KeyboardInterrupt(), GeneratorExit(), Mute(), StopIteration("x\n" * 999)]
-ACTIONS = [*map(ends, ERRORS), lambda *a: sys.exit(), prints, recurs, lambda: 1]
+ERRORS = [SystemExit(0), ValueError(), StopIteration("x\n" * 999)]
+ACTIONS = [*map(ends, ERRORS), lambda *a: sys.exit(), recurs, lambda: 1]
 ACTIONS += [lambda *a: torch.empty(10**14), lambda *a: "x" * 10**14]
 ACTIONS += [lambda *a, v=v: v for v in VALUES]
-ENDLESS = [loops, yields, lambda *a: itertools.repeat(0), lambda *a: time.sleep(0.2)]
 
 
 def without_numbers(function):
@@ -157,30 +168,10 @@ def hostile(exercise, functions):
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
-def test_no_hostile_answer_is_right_or_leaves_the_check(exercise, monkeypatch, capsys):
-    def refuse(answers):
-        for answer in answers:
-            verdict = fl.check(exercise, answer)
-            assert not verdict and len(repr(verdict)) < 700 and "\n" not in repr(verdict)
-
-    refuse([*VALUES, *hostile(exercise, ACTIONS)])
-    monkeypatch.setattr(check, "SECONDS", 0.02)
-    refuse(hostile(exercise, ENDLESS))
-    assert len(capsys.readouterr().out) <= 10 * check.LETTERS
-
-
-def test_the_reader_stops_a_check():
-    def interrupt(*args):
-        os.kill(os.getpid(), signal.SIGINT)  # as the button of Jupyter does
-        time.sleep(1)
-
-    # a process in the background may have been started without the handler
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            fl.check("seeing-iou", interrupt)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def test_no_strange_answer_is_right_or_leaves_the_check(exercise):
+    for answer in [*VALUES, *hostile(exercise, ACTIONS)]:
+        verdict = fl.check(exercise, answer)
+        assert not verdict and len(repr(verdict)) < 700 and "\n" not in repr(verdict)
 
 
 # ---- check and solution --------------------------------------------------------------------------
@@ -198,7 +189,12 @@ def test_an_empty_answer_is_no_wrong_answer():
     for answer in (None, ..., lambda x: ..., lambda x: None, (len, lambda x: None)):
         verdict = fl.check("rpn-pool", answer)
         assert empty(answer) and not verdict and "no answer yet" in repr(verdict)
-    assert empty(Blank) and not empty(solutions) and not empty(0) and not empty(lambda x: x)
+    assert (
+        empty(Blank)
+        and not empty(solutions)
+        and not empty(0)
+        and not empty(lambda x: x)
+    )
 
 
 def test_a_verdict_says_why():
@@ -206,12 +202,22 @@ def test_a_verdict_says_why():
     assert "not yet, because it is too long" in repr(Verdict("a-b", "it is too long"))
     test = number(100, {50: "half"}, tolerance=0.01)
     assert test(100.5) is None and "half" in test(50.2)
-    for value, noun in ((1000, "too large"), (98, "too small"), (120, "whole"), (999, "order")):
-        assert noun in test(value + (noun == "whole") / 2), "more would lead to it by halving"
+    for value, noun in (
+        (1000, "too large"),
+        (98, "too small"),
+        (120, "whole"),
+        (999, "order"),
+    ):
+        assert noun in test(value + (noun == "whole") / 2), (
+            "more would lead to it by halving"
+        )
 
 
 def test_an_error_of_the_answer_is_its_own_also_in_a_test_that_yields():
-    assert "it stopped with StopIteration" in fl.check("seeing-iou", ends(StopIteration())).reason
+    assert (
+        "it stopped with StopIteration"
+        in fl.check("seeing-iou", ends(StopIteration())).reason
+    )
 
 
 def test_the_package_answers_no_exercise():
@@ -230,7 +236,7 @@ def expected(exercise):
 
 @pytest.fixture
 def student(monkeypatch):
-    return lambda name: monkeypatch.setitem(check.CLASS, "student", name)
+    return lambda name: monkeypatch.setattr(check.CLASS, "student", name)
 
 
 @pytest.mark.parametrize("exercise", VARIED)
@@ -256,9 +262,12 @@ def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
     test_a_changed_answer_is_told_why_or_is_right(exercise)
 
 
-def test_the_seed_is_the_students(student, monkeypatch):
-    numbers, pool = right("rpn-numbers"), right("rpn-pool")  # in a class they are not shown
-    monkeypatch.setattr(check, "CLASS", check.CLASS.copy())
+def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
+    numbers, pool = (
+        right("rpn-numbers"),
+        right("rpn-pool"),
+    )  # in a class they are not shown
+    monkeypatch.setattr(check, "CLASS", check.Edition())
     assert fl.book.seed() == 0
     first = check.drawn(3)
     student("zoë")
@@ -268,9 +277,11 @@ def test_the_seed_is_the_students(student, monkeypatch):
     fl.book.course(student="ann")
     fl.book.course(student="zoë")
     assert fl.book.seed() == 659732614, "who mistyped the id runs the first cell again"
-    monkeypatch.setenv(check.STUDENT, "zoë")
+    (tmp_path / "zoë" / "rpn").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "zoë" / "rpn")
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
     fl.book.course(student="ann")
-    monkeypatch.delenv(check.STUDENT)
+    monkeypatch.delenv("NBGRADER_EXECUTION")
     fl.book.course(student="ann")
     assert fl.book.seed() == 659732614, "whoever marks knows whose notebook it is"
     student("")
@@ -281,7 +292,9 @@ def test_the_seed_is_the_students(student, monkeypatch):
 
 
 @pytest.mark.parametrize("call", [lambda n: fl.check(n, 1), fl.solution])
-@pytest.mark.parametrize("name, noun", [("rpn-none", "rpn-none"), ("nothing-here", "chapter")])
+@pytest.mark.parametrize(
+    "name, noun", [("rpn-none", "rpn-none"), ("nothing-here", "chapter")]
+)
 def test_an_exercise_that_is_not_there(call, name, noun):
     with pytest.raises(ValueError, match=noun):
         call(name)
@@ -292,7 +305,9 @@ def test_an_exercise_that_is_not_there(call, name, noun):
 
 def test_payloads_are_those_of_the_networks():
     state = state_of(fl.models.cifar_cnn())
-    assert sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * right("rpn-payload")
+    assert sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * right(
+        "rpn-payload"
+    )
     own = parameter_count(fl.models.cifar_cnn()) + parameter_count(Convolution(64))
     assert own == right("fed_mmd_fusion-payload")
     net = represent(resnet18(), 16)
@@ -306,13 +321,23 @@ def test_payloads_are_those_of_the_networks():
 
 def test_the_numbers_on_flat_kernels_are_those_of_the_runs():
     text = " ".join(fl.solution("seeing-flat").text.split())
-    grid = fl.book.pooled_layers().query("clients == 4 and round == 12").set_index("pooled")
+    grid = (
+        fl.book.pooled_layers()
+        .query("clients == 4 and round == 12")
+        .set_index("pooled")
+    )
     up, quality = grid["up"], grid["map"]
     assert up[0] - up[1] == up[1] - up[2] == 131_072 and "131,072" in text
     assert f"costs {100 * (quality[0] - quality[1]):.0f} points" in text
-    assert f"both cost {100 * (quality[0] - quality[2]):.0f}, down to {quality[2]:.3f}" in text
+    assert (
+        f"both cost {100 * (quality[0] - quality[2]):.0f}, down to {quality[2]:.3f}"
+        in text
+    )
     runs, _ = fl.results.tables(fl.results.load("seeing_digits"))
     ends = runs.query("task == 'detection' and clients == 5").groupby("label")
     for column in ("last test", "map_50_95"):
         rpn, fedavg = ends[column].mean()[["RPN", "FedAvg"]]
-        assert f"{rpn:.3f} of {fedavg:.3f}" in text and f"{100 * rpn / fedavg:.0f} %" in text
+        assert (
+            f"{rpn:.3f} of {fedavg:.3f}" in text
+            and f"{100 * rpn / fedavg:.0f} %" in text
+        )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedlearn import cli
+from fedlearn.lab import cli
 
 MINE = """
 import fedlearn as fl
@@ -32,9 +32,13 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["own/mine.py:halved", "own.mine:halved"])
 def test_a_method_and_a_network_by_file_and_by_module(here, name, capsys):
     network = name.replace("halved", "net")
-    line = f"compare {name} fedavg:lr=0.1 --network {network} --rounds 2 --option lr=0.2"
+    line = (
+        f"compare {name} fedavg:lr=0.1 --network {network} --rounds 2 --option lr=0.2"
+    )
     assert not cli.main([*line.split(), "--train", "200", "--out", "-"])
     ours, same = json.loads(capsys.readouterr().out)
     assert ours["method"] == "halved" and ours["meta"]["task"]["network"] == network
     assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in same["rows"]]
-    assert not list(here.glob("*.checkpoint")) + list((here / "own").glob("*.checkpoint"))
+    assert not list(here.glob("*.checkpoint")) + list(
+        (here / "own").glob("*.checkpoint")
+    )

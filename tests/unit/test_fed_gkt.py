@@ -50,7 +50,9 @@ class Only:
 
 
 def asking(clients, t, who=range(4), change=None):
-    return Exchange(t, Only(clients, who, change), {"refused": {}, "unevaluated": {}}, {})
+    return Exchange(
+        t, Only(clients, who, change), {"refused": {}, "unevaluated": {}}, {}
+    )
 
 
 def played(server, clients, state, t, who=range(4), change=None):
@@ -65,7 +67,9 @@ def edge(clients, k):
 
 
 def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(w, other[n]) for n, w in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(w, other[n]) for n, w in one.items()
+    )
 
 
 def noise(*shape, seed=0):
@@ -80,7 +84,11 @@ def kl(teacher, student, T=3.0):
 def test_stacked_clients_of_whom_some_have_no_teacher(task):
     method, who = fl.methods.fed_gkt(alpha=0.5), [0, 1, 2]
     net = fl.initial_network(method, task)
-    memories = [{"z_s": noise(task.sizes[0], 10)}, {}, {"z_s": noise(task.sizes[2], 10, seed=2)}]
+    memories = [
+        {"z_s": noise(task.sizes[0], 10)},
+        {},
+        {"z_s": noise(task.sizes[2], 10, seed=2)},
+    ]
     rows = torch.tensor([[2, 0], [1, 4], [3, 1]])
     x, y = zip(*(task.epoch(k, rows[k], None) for k in who), strict=True)
     alone = [F.cross_entropy(net(x[k]), y[k]) for k in who]
@@ -106,15 +114,23 @@ def epoch(net, optimizer, batches):
 @torch.backends.mkldnn.flags(enabled=False)
 def test_two_rounds_written_out(task):
     server, clients = parties(task, lr=0.01, server_epochs=2, optimizer="sgd")
-    state, f_s, close = server.start(), models.digits_server(), torch.testing.assert_close
+    state, f_s, close = (
+        server.start(),
+        models.digits_server(),
+        torch.testing.assert_close,
+    )
     nets, n = [fl.initial_network(server.method, task) for _ in range(4)], task.sizes
     f_s.load_state_dict(state.weights, strict=False)
     sgd, z_s = torch.optim.SGD(f_s.parameters(), lr=0.01, momentum=0.9), {}
-    x, y = zip(*(task.epoch(k, torch.arange(n[k]), None) for k in range(4)), strict=True)
+    x, y = zip(
+        *(task.epoch(k, torch.arange(n[k]), None) for k in range(4)), strict=True
+    )
 
     def loss(k, rows, z):
         """Eqs. (6) and (7)."""
-        return lambda z_k: F.cross_entropy(z_k, y[k][rows]) + (kl(z[k][rows], z_k) if z else 0)
+        return lambda z_k: (
+            F.cross_entropy(z_k, y[k][rows]) + (kl(z[k][rows], z_k) if z else 0)
+        )
 
     for t in (1, 2):
         state, H, z = played(server, clients, state, t), {}, {}
@@ -129,7 +145,11 @@ def test_two_rounds_written_out(task):
         for _ in range(2):
             who = torch.randperm(4, generator=order).tolist()
             turns = [(k, torch.randperm(n[k], generator=order).split(B)) for k in who]
-            epoch(f_s, sgd, [(loss(k, r, z), H[k][r]) for k, split in turns for r in split])
+            epoch(
+                f_s,
+                sgd,
+                [(loss(k, r, z), H[k][r]) for k, split in turns for r in split],
+            )
         for k in range(4):
             close(state.memory[f"z_s {k}"], f_s(H[k]).detach(), atol=2e-3, rtol=2e-3)
         # from here on both go on from the package's numbers: last bits grow
@@ -141,7 +161,10 @@ def test_two_rounds_written_out(task):
     for who in ((0, 1, 2, 3), (0, 2)):  # over those who show theirs
         shown = server.evaluate(2, state, asking(clients, 2, who))
         assert shown["loss"] == pytest.approx(sum(results[k] for k in who) / len(who))
-    assert server.evaluate(2, state, asking(clients, 2, ())) == {"accuracy": None, "loss": None}
+    assert server.evaluate(2, state, asking(clients, 2, ())) == {
+        "accuracy": None,
+        "loss": None,
+    }
 
 
 def upload(task, change=None, **options):
@@ -151,7 +174,9 @@ def upload(task, change=None, **options):
     data = clients.answer(1, 1, server.question(1).write(DOWN, 1, 1, {}))
     taken = unpack(data, schema, kind=UP, round=1, client=1)
     sections = {name: bytes(data) for name, data in taken.sections.items()}
-    sections, samples = change(sections, taken.samples) if change else (sections, taken.samples)
+    sections, samples = (
+        change(sections, taken.samples) if change else (sections, taken.samples)
+    )
     return server, pack(Message(UP, 1, 1, samples, sections), schema), sections
 
 
@@ -174,12 +199,21 @@ def changed(name, change):
 
 
 BAD = {
-    "a sample twice": (changed("index", lambda d: d[:4] + d[:4] + d[8:]), "images once"),
+    "a sample twice": (
+        changed("index", lambda d: d[:4] + d[:4] + d[8:]),
+        "images once",
+    ),
     "other samples": (lambda s, n: (s, n + 1), "images, and sent"),
-    "another shape": (changed("features", lambda d: d + bytes(4)), "bytes came for a tensor"),
+    "another shape": (
+        changed("features", lambda d: d + bytes(4)),
+        "bytes came for a tensor",
+    ),
     "a part": (lambda s, n: ({"index": s["index"]}, n), "not whole"),
     "nothing": (lambda s, n: ({}, n), "sent nothing"),
-    "a label too high": (changed("labels", lambda d: b"\x0a\0" + d[2:]), "the label 10"),
+    "a label too high": (
+        changed("labels", lambda d: b"\x0a\0" + d[2:]),
+        "a label above 9",
+    ),
     "NaN": (changed("features", lambda d: b"\xff" * 4 + d[4:]), "NaN or infinite"),
 }
 
@@ -187,7 +221,10 @@ BAD = {
 @pytest.mark.parametrize("change, reason", BAD.values(), ids=BAD)
 def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
     server, data, _ = upload(task, change)
-    state, before = server.start(), {n: w.clone() for n, w in server.start().weights.items()}
+    state, before = (
+        server.start(),
+        {n: w.clone() for n, w in server.start().weights.items()},
+    )
     ask = asking(fl.clients(server.method, task), 1, (1,), lambda k, answer: data)
     with pytest.raises(fl.WireError, match=r"\[0, 1, 2, 3\]"):
         server.round(1, state, ask)
@@ -198,16 +235,22 @@ def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
 def filled(server, value):
     """A client's edge network with this value everywhere."""
     schema = network_message(server).schema
-    sections = {n: torch.full(s, value).numpy().tobytes() for n, s in schema.shapes.items()}
+    sections = {
+        n: torch.full(s, value).numpy().tobytes() for n, s in schema.shapes.items()
+    }
     return pack(Message(UP, 1, 2, server.task.sizes[2], sections), schema)
 
 
-@pytest.mark.parametrize("value, reason", [(3e38, "loss is not finite"), (math.nan, "NaN")])
+@pytest.mark.parametrize(
+    "value, reason", [(3e38, "loss is not finite"), (math.nan, "NaN")]
+)
 def test_hostile_networks_are_left_out_of_the_mean(value, reason, task):
     server, clients = parties(task, server_epochs=1)
     state = played(server, clients, server.start(), 1)
     expected = server.evaluate(1, state, asking(clients, 1, (0, 1, 3)))
-    ask = asking(clients, 1, change=lambda k, data: filled(server, value) if k == 2 else data)
+    ask = asking(
+        clients, 1, change=lambda k, data: filled(server, value) if k == 2 else data
+    )
     assert server.evaluate(1, state, ask) == expected
     assert list(ask.row["unevaluated"]) == [2] and reason in ask.row["unevaluated"][2]
     assert not ask.row["refused"] and not ask.last_seen  # which are about training
@@ -233,11 +276,17 @@ def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     assert not torch.equal(state.memory["z_s 1"], first.memory["z_s 1"])
     played(server, clients, state, 3, (1,))  # back after a missed round
     assert torch.equal(clients.memories[1]["z_s"], state.memory["z_s 1"])
-    assert played(server, clients, state, 3, ()) is state  # nobody came: nothing to learn from
+    assert (
+        played(server, clients, state, 3, ()) is state
+    )  # nobody came: nothing to learn from
 
 
 def test_features_on_disk_change_nothing(task, monkeypatch):
-    stored, real, need = [], gkt.on_disk, 4 * 120 * 256  # bytes of all clients' features
+    stored, real, need = (
+        [],
+        gkt.on_disk,
+        4 * 120 * 256,
+    )  # bytes of all clients' features
     monkeypatch.setattr(gkt, "on_disk", lambda H: stored.append(H.numel()) or real(H))
     whole, other = (
         fl.run(fl.methods.fed_gkt(memory_limit=limit, **LATE), task, 2)
@@ -256,7 +305,9 @@ def test_a_round_whose_soft_labels_cannot_be_sent_is_not_taken(task, monkeypatch
         played(server, clients, server.start(), 1)
 
 
-def test_the_servers_optimiser_goes_on_and_its_rate_is_cut_on_a_plateau(task, monkeypatch):
+def test_the_servers_optimiser_goes_on_and_its_rate_is_cut_on_a_plateau(
+    task, monkeypatch
+):
     server, clients = parties(task, server_epochs=1)
     server.method = server.method.but(patience=1)
     rates, init, state = [], fl.Adam.init, server.start()
@@ -280,7 +331,8 @@ def test_the_servers_optimiser_goes_on_and_its_rate_is_cut_on_a_plateau(task, mo
 def test_optimisers_are_those_of_the_authors_program():
     """Its words, weight decay included; SGD is the paper's."""
     made = {
-        w: fl.methods.fed_gkt(0.1, optimizer=w).optimizer for w in ("sgd", "amsgrad", "nesterov")
+        w: fl.methods.fed_gkt(0.1, optimizer=w).optimizer
+        for w in ("sgd", "amsgrad", "nesterov")
     }
     assert made == {
         "sgd": fl.SGD(0.1, 0.9),

@@ -37,9 +37,16 @@ def test_generated_kernels_are_equation_2():
     w = torch.randn(5, 3, 3, 3, generator=torch.Generator().manual_seed(1))
     layer, full = layer_of(w), layer_of(w).weight.detach()
     alpha, beta = kgf.draw((3, 3, 3, 3), 0, "0")
-    assert 1e-5 <= alpha.min() and alpha.max() <= 0.1 and 2 <= beta.min() and beta.max() <= 10
+    assert (
+        1e-5 <= alpha.min()
+        and alpha.max() <= 0.1
+        and 2 <= beta.min()
+        and beta.max() <= 10
+    )
     of = w[[0, 1, 0]]  # copy i comes from base kernel i mod 2
-    torch.testing.assert_close(full, torch.cat([w[:2], of.sign() * (of.abs() ** beta + alpha)]))
+    torch.testing.assert_close(
+        full, torch.cat([w[:2], of.sign() * (of.abs() ** beta + alpha)])
+    )
     assert list(layer.state_dict()) == ["base"]  # alpha and beta never travel
     assert (layer_of(w, sign=False).weight[2:] > 0).all()
     without = layer_of(w, alpha=False).weight[2:]
@@ -65,7 +72,10 @@ def test_kernels_drawn_at_each_call():
     torch.manual_seed(1)
     first = layer.weight.detach()
     torch.manual_seed(1)
-    alpha, beta = torch.rand(2, *shape) * torch.tensor([0.1 - 1e-5, 8.0])[:, None, None, None, None]
+    alpha, beta = (
+        torch.rand(2, *shape)
+        * torch.tensor([0.1 - 1e-5, 8.0])[:, None, None, None, None]
+    )
     w = torch.cat([layer.base.detach()] * 3)
     expected = w.sign() * (w.abs() ** (beta + 2) + alpha + 1e-5)
     torch.testing.assert_close(first, torch.cat([layer.base.detach(), expected]))
@@ -78,7 +88,18 @@ def test_kernels_drawn_at_each_call():
 def test_resnet18_has_510778_parameters_in_18_modules(resnet):
     """The paper's table, module by module."""
     first = [560, 9_344, 9_344, 9_344, 9_344, 9_472, 19_968, 18_688, 18_688]
-    paper = [*first, 18_944, 39_936, 37_376, 37_376, 37_888, 79_872, 74_752, 74_752, 5_130]
+    paper = [
+        *first,
+        18_944,
+        39_936,
+        37_376,
+        37_376,
+        37_888,
+        79_872,
+        74_752,
+        74_752,
+        5_130,
+    ]
     small = kgf.represent(resnet)
     state, learned = state_of(small), {name for name, _ in small.named_parameters()}
     modules = kgf.modules(fl.wire.Schema({n: tuple(t.shape) for n, t in state.items()}))
@@ -99,14 +120,18 @@ def test_there_and_back(name):
 
 
 @pytest.mark.parametrize("count, groups", [(10, 10), (24, 18)])
-def test_groups_cover_every_tensor_once_and_change_with_the_round(resnet, count, groups):
+def test_groups_cover_every_tensor_once_and_change_with_the_round(
+    resnet, count, groups
+):
     """As many as participants or modules, contiguous, and none is sent much more often."""
     names, rounds = {n: tuple(t.shape) for n, t in state_of(resnet).items()}, []
     schema, task, who = fl.wire.Schema(names), SimpleNamespace(seed=0), range(count)
     of = {n: i for i, module in enumerate(kgf.modules(schema)) for n in module}
     for t in (1, 2):
         contexts = [Context(task, t, k, schema=schema, participants=who) for k in who]
-        rounds.append([tuple(kgf.Modules().names(list(names), ctx)) for ctx in contexts])
+        rounds.append(
+            [tuple(kgf.Modules().names(list(names), ctx)) for ctx in contexts]
+        )
     one, two = rounds
     sent = set(one)
     assert one != two and len(sent) == groups
@@ -128,9 +153,13 @@ def test_assembly_of_identical_clients_is_the_identity(task):
         data[k] = method.uplink.encode(trained, ctx)
 
     def receive(k, sections):
-        return server.receive(1, k, pack(Message(UP, 1, k, 20, sections), server.up), state)
+        return server.receive(
+            1, k, pack(Message(UP, 1, k, 20, sections), server.up), state
+        )
 
-    new = server.aggregate(1, state, [receive(k, sections) for k, sections in data.items()])
+    new = server.aggregate(
+        1, state, [receive(k, sections) for k, sections in data.items()]
+    )
     torch.testing.assert_close(new.weights, trained)
     with pytest.raises(fl.WireError, match="Client 1"):
         receive(1, data[3])
@@ -152,7 +181,11 @@ def test_random_kernels_are_the_networks_own_and_stay():
     w = torch.randn(5, 3, 3, 3, generator=torch.Generator().manual_seed(2))
     layer = layer_of(w, copies="frozen")
     assert torch.equal(layer.weight, w) and torch.equal(layer.eval().weight, w)
-    assert [name for name, _ in layer.named_parameters()] == list(layer.state_dict()) == ["base"]
+    assert (
+        [name for name, _ in layer.named_parameters()]
+        == list(layer.state_dict())
+        == ["base"]
+    )
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -168,19 +201,29 @@ def test_trained_copies_begin_as_equation_2_says_and_are_discarded(smooth, engin
         for k in range(4):
             net.load_state_dict(state, strict=False)
             plain = kgf.write_out(net).train()  # every kernel is a parameter
-            local.train(plain, fl.methods.fedavg(0.3), client.context(t, k, None, {}), its)
+            local.train(
+                plain, fl.methods.fedavg(0.3), client.context(t, k, None, {}), its
+            )
             trained = {n: t.clone() for n, t in state_of(plain).items()}
-            models.append([trained.get(n, trained.get(f"{n[:-4]}weight")) for n in state])
-        for (name, w), its_of_all in zip(state.items(), zip(*models, strict=True), strict=True):
+            models.append(
+                [trained.get(n, trained.get(f"{n[:-4]}weight")) for n in state]
+            )
+        for (name, w), its_of_all in zip(
+            state.items(), zip(*models, strict=True), strict=True
+        ):
             state[name] = sum(its_of_all)[: len(w)] / 4  # equally many images each
     for name, w in history.state.items():
         torch.testing.assert_close(w, state[name], atol=1e-5, rtol=1e-4)
-    net.load_state_dict(net.state_dict())  # copies are in no state, and nobody misses them
+    net.load_state_dict(
+        net.state_dict()
+    )  # copies are in no state, and nobody misses them
     shifted = fl.methods.scaffold().but(model=method.model)
     assert fl.run(shifted, task, 1, engine=engine, progress=False).loss[0] < 3
 
 
-@pytest.mark.parametrize("start, least, most", [("torch", 0.3, 1 / 3), ("uniform", 0.95, 1)])
+@pytest.mark.parametrize(
+    "start, least, most", [("torch", 0.3, 1 / 3), ("uniform", 0.95, 1)]
+)
 def test_where_kernels_start(task, start, least, most):
     """torch's rule for nine inputs: uniform up to 1 / sqrt(9)."""
     net = fl.initial_network(fl.methods.fed_kgf(base_kernels=8, start=start), task)
@@ -189,5 +232,11 @@ def test_where_kernels_start(task, start, least, most):
 
 
 def test_a_kernel_of_two_by_two_begins_a_module():
-    shapes = {"a": (4, 3, 3, 3), "b": (4,), "c": (4, 4, 1, 1), "d": (2, 4, 1, 2), "e": (9, 2)}
+    shapes = {
+        "a": (4, 3, 3, 3),
+        "b": (4,),
+        "c": (4, 4, 1, 1),
+        "d": (2, 4, 1, 2),
+        "e": (9, 2),
+    }
     assert kgf.modules(fl.wire.Schema(shapes)) == [["a", "b", "c"], ["d"], ["e"]]

@@ -28,21 +28,39 @@ def test_without_a_gpu_one_sentence(gpu, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_steps_on_the_cpu_and_not_twice(gpu, tmp_path, capsys):
-    options = ["--device", "cpu", "--quick", "--out", str(tmp_path), "--steps", "tests", "chapters"]
+    options = [
+        "--device",
+        "cpu",
+        "--quick",
+        "--out",
+        str(tmp_path),
+        "--steps",
+        "tests",
+        "chapters",
+    ]
     assert gpu["main"]([*options, "speed"]) == 0
     assert {r["status"] for r in summary(tmp_path).values()} == {"passed"}
     assert json.loads((tmp_path / "speed_cuda.json").read_text())["table"]["rows"]
     capsys.readouterr()
-    assert gpu["main"](options) == 0 and capsys.readouterr().out.count("there already") == 2
+    assert (
+        gpu["main"](options) == 0
+        and capsys.readouterr().out.count("there already") == 2
+    )
 
 
 def test_a_failing_step_does_not_stop_the_next(gpu, tmp_path, monkeypatch):
-    code = {"tests": "1 / 0", "chapters": "import absent", "speed": "import time; time.sleep(99)"}
+    code = {
+        "tests": "1 / 0",
+        "chapters": "import absent",
+        "speed": "import time; time.sleep(99)",
+    }
     for step, minutes in zip(code, (None, None, 0.01), strict=True):
         how = {"minutes": minutes}
         run = lambda self, s=step, how=how: self.run(s, s, "-c", code[s], **how)  # noqa: E731
         monkeypatch.setattr(gpu["Steps"], step, run)
-    assert gpu["main"](["--device", "cpu", "--out", str(tmp_path), "--steps", *code]) == 1
+    assert (
+        gpu["main"](["--device", "cpu", "--out", str(tmp_path), "--steps", *code]) == 1
+    )
     states = {name: r["status"] for name, r in summary(tmp_path).items()}
     late = "stopped at the end of its time"
     assert states == {"tests": "failed", "chapters": "left out", "speed": late}

@@ -9,7 +9,13 @@ import torch
 from fedlearn import claims
 
 LEDGER, NAMES = claims.load(), claims.NAMES
-ENTRIES = {"rpn": 53, "fed_kgf": 131, "fed_mmd_fusion": 50, "fed_gkt": 102, "fed_repopt": 134}
+ENTRIES = {
+    "rpn": 53,
+    "fed_kgf": 131,
+    "fed_mmd_fusion": 50,
+    "fed_gkt": 102,
+    "fed_repopt": 134,
+}
 
 
 def test_entries_have_their_keys_and_read_claims_of_their_own_paper():
@@ -18,19 +24,28 @@ def test_entries_have_their_keys_and_read_claims_of_their_own_paper():
     assert len({c["id"] for c in LEDGER}) == len(LEDGER)
     for claim in LEDGER:
         assert required <= claim.keys() <= required | {"read", "reading_of", "data"}
-        assert claim["id"].startswith(claim["paper"] + "-") and claim["verdict"] in claims.VERDICTS
+        assert (
+            claim["id"].startswith(claim["paper"] + "-")
+            and claim["verdict"] in claims.VERDICTS
+        )
         assert claimed[claim.get("reading_of", claim["id"])] == claim["paper"]
-        assert claim["value"] in (None, True) or isinstance(claim["value"], str)  # digits are text
+        assert claim["value"] in (None, True) or isinstance(
+            claim["value"], str
+        )  # digits are text
 
 
 def test_every_entry_is_what_its_recomputation_says():
     before = torch.get_rng_state()
     results = claims.audit()  # which raises ValueError otherwise
-    assert torch.equal(torch.get_rng_state(), before), "what is drawn has a seed of its own"
+    assert torch.equal(torch.get_rng_state(), before), (
+        "what is drawn has a seed of its own"
+    )
     assert Counter(r.claim["paper"] for r in results) == ENTRIES
     for r in results:
         reading = "reading_of" in r.claim
-        assert (r.verdict == "rejected") <= reading and not (reading and r.verdict[:2] == "in")
+        assert (r.verdict == "rejected") <= reading and not (
+            reading and r.verdict[:2] == "in"
+        )
     computed = claims.table("fed_mmd_fusion")["computed"]
     assert computed["fed_mmd_fusion-mmd-mnist-reduction"] == "43.75"
 
@@ -40,7 +55,10 @@ def test_every_entry_is_what_its_recomputation_says():
     [
         ("rpn-table1-fl-params", {"verdict": "rounding"}),
         ("rpn-table1-reduction", {"formula": "params(no_such_network())"}),
-        ("fed_repopt-rule-position", {"formula": "repopt_gap('digits_repvgg', 'diagonal') < 1e-9"}),
+        (
+            "fed_repopt-rule-position",
+            {"formula": "repopt_gap('digits_repvgg', 'diagonal') < 1e-9"},
+        ),
     ],
 )
 def test_a_corrupted_entry_is_reported(name, change):
@@ -85,7 +103,11 @@ def test_what_a_generated_kernel_has_of_its_base(bound):
     """The sums against draws of Eq. (2), differentiated by torch."""
     generator = torch.Generator().manual_seed(0)
     w, beta, alpha = torch.rand(3, 200_000, generator=generator, dtype=torch.float64)
-    w, beta, alpha = (w * bound).requires_grad_(), 2 + 8 * beta, 0.00001 + 0.09999 * alpha
+    w, beta, alpha = (
+        (w * bound).requires_grad_(),
+        2 + 8 * beta,
+        0.00001 + 0.09999 * alpha,
+    )
     kernels = w.abs() ** beta + alpha
     (gradient,) = torch.autograd.grad(kernels.sum(), w)
     drawn = (float(1 - alpha.mean() / kernels.detach().mean()), float(gradient.mean()))

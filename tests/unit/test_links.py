@@ -38,10 +38,16 @@ def noise(*shape, seed=0):
 
 UNFIT = {
     "few entries of the model": (lambda: fl.Downlink(Lossy(TopK(0.1))), "Replay"),
-    "of a residual": (lambda: fl.Downlink(Residual(), Lossy(wire.RandomK())), "Replay"),
+    "of a residual": (lambda: fl.Downlink(Residual(), Lossy(TopK(0.1))), "Replay"),
     "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), "Clip.* takes Update"),
-    "feedback of weights": (lambda: fl.Uplink(Feedback(), Update()), "Feedback.* takes"),
-    "mask of an update": (lambda: fl.Uplink(Update(), Code(wire.Mask())), "takes Masks"),
+    "feedback of weights": (
+        lambda: fl.Uplink(Feedback(), Update()),
+        "Feedback.* takes",
+    ),
+    "mask of an update": (
+        lambda: fl.Uplink(Update(), Code(wire.Mask())),
+        "takes Masks",
+    ),
     "no step": (lambda: fl.Uplink(Update(), "signs"), "'signs'"),
     "weights": (lambda: fl.Uplink(Code(Dense(16))), "must begin"),
     "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "Votes"),
@@ -81,12 +87,21 @@ class Flipped(SharedRandomness):
 
 def test_a_shared_coder_draws_the_same_on_both_sides_up_and_down_without_a_byte(task):
     log = []
-    code, plain = Code(Flipped(Dense(), log)), FEDAVG.but(downlink=fl.Downlink(Residual()))
-    flipped = plain.but(uplink=fl.Uplink(Update(), code), downlink=fl.Downlink(Residual(), code))
+    code, plain = (
+        Code(Flipped(Dense(), log)),
+        FEDAVG.but(downlink=fl.Downlink(Residual())),
+    )
+    flipped = plain.but(
+        uplink=fl.Uplink(Update(), code), downlink=fl.Downlink(Residual(), code)
+    )
     ours, theirs = (fl.run(m, task, 2, participation=0.5) for m in (flipped, plain))
-    assert ours == theirs and all(torch.equal(t, theirs.state[n]) for n, t in ours.state.items())
+    assert ours == theirs and all(
+        torch.equal(t, theirs.state[n]) for n, t in ours.state.items()
+    )
     # another draw for each tensor of each of the two clients and of the server, in both rounds
-    encoded, decoded = ({s for way, s in log if way == what} for what in ("encoded", "decoded"))
+    encoded, decoded = (
+        {s for way, s in log if way == what} for what in ("encoded", "decoded")
+    )
     assert decoded <= encoded and len(decoded) == 2 * 3 * len(ours.state)
 
 
@@ -116,7 +131,10 @@ def test_another_client_and_another_round_draw_anew(task):
     for coder in (wire.EDEN(), wire.QSGD(1)):
         link = fl.Uplink(Update(), Code(coder))
         drawn = [context(task, {}, schema, t, k) for t in (1, 2) for k in (0, 1)]
-        assert len({bytes(link.encode({"w": noise(9, 9)}, ctx)["w"]) for ctx in drawn}) == 4
+        assert (
+            len({bytes(link.encode({"w": noise(9, 9)}, ctx)["w"]) for ctx in drawn})
+            == 4
+        )
 
 
 def test_a_subclass_that_replaces_one_function_of_a_coder_is_obeyed(task):
@@ -126,7 +144,10 @@ def test_a_subclass_that_replaces_one_function_of_a_coder_is_obeyed(task):
 
     x, ctx = {n: t + 1 for n, t in ZERO.items()}, context(task, {})
     link = fl.Uplink(Update(), Code(Quieter()))
-    assert all(torch.equal(t, x[n] / 2) for n, t in link.decode(link.encode(x, ctx), ctx).items())
+    assert all(
+        torch.equal(t, x[n] / 2)
+        for n, t in link.decode(link.encode(x, ctx), ctx).items()
+    )
 
 
 def test_a_message_has_just_the_tensors_of_the_schema(task):
@@ -146,7 +167,9 @@ def test_feedback_keeps_what_later_steps_leave_out(task, coder):
     """Of Fed-KGF's modules a client sends one group a round. With feedback in front, what was sent
     so far and what is kept add up to what there was to send, whatever was sent when."""
     link = fl.Uplink(Update(), Feedback(), Modules(), coder)
-    schema = Schema({"a": (4, 2), "b": (4,), "c": (9, 4), "mean": (4,)}, frozenset({"mean"}))
+    schema = Schema(
+        {"a": (4, 2), "b": (4,), "c": (9, 4), "mean": (4,)}, frozenset({"mean"})
+    )
     memory, total, x = {}, {}, {n: noise(*s) for n, s in schema.shapes.items()}
     for t in range(1, 9):
         ctx = context(task, memory, schema, t)
@@ -164,22 +187,26 @@ def test_feedback_keeps_what_later_steps_leave_out(task, coder):
 def test_momentum_masks_only_what_was_sent_and_batch_statistics_have_none(task):
     memory, ones = {}, torch.ones(3)
     g = {"w": torch.arange(1.0, 7).reshape(2, 3), "b": ones, "mean": ones}
-    link, ctx = fl.Uplink(Update(), Momentum(0.5), Lossy(TopK(1 / 6))), context(task, memory)
+    link, ctx = (
+        fl.Uplink(Update(), Momentum(0.5), Lossy(TopK(1 / 6))),
+        context(task, memory),
+    )
     assert link.decode(link.encode(g, ctx), ctx)["w"].tolist() == [[0, 0, 0], [0, 0, 6]]
-    assert memory["u/w"].tolist() == [[1, 2, 3], [4, 5, 0]] and memory["u/b"].tolist() == [1, 1, 1]
+    assert memory["u/w"].tolist() == [[1, 2, 3], [4, 5, 0]] and memory[
+        "u/b"
+    ].tolist() == [1, 1, 1]
     second = link.decode(link.encode(g, ctx), ctx)
-    assert second["w"].tolist() == [[0, 0, 0], [0, 7.5, 0]] and second["b"].tolist() == [1.5] * 3
+    assert (
+        second["w"].tolist() == [[0, 0, 0], [0, 7.5, 0]]
+        and second["b"].tolist() == [1.5] * 3
+    )
     assert memory["u/w"].tolist() == [[1.5, 3, 4.5], [6, 0, 6]]
     assert second["mean"].tolist() == [1, 1, 1] and "u/mean" not in memory
 
 
 CHAINS = [
     (Feedback(), Lossy(wire.EDEN())),
-    (Lossy(wire.Natural()),),
     (Lossy(wire.TernGrad()),),
-    (Lossy(wire.RandomK(1 / 4)),),
-    (Feedback(), Lossy(wire.CountSketch())),
-    (Lossy(wire.Zipped()),),
 ]
 
 
@@ -193,6 +220,8 @@ def test_up_and_down_and_stacked(smooth, steps):
     link, dense = fl.Uplink(Update(), *steps), fl.run(FEDAVG, task, 2)
     both = FEDAVG.but(uplink=link, downlink=Replay(link), server=KeptSteps(link))
     ours, stacked = (fl.run(both, task, 2, engine=e) for e in ("sequential", "stacked"))
-    assert (ours.bytes_up < dense.bytes_up).all() and ours.bytes_down[1] < dense.bytes_down[1]
+    assert (ours.bytes_up < dense.bytes_up).all() and ours.bytes_down[
+        1
+    ] < dense.bytes_down[1]
     assert abs(1 - stacked.bytes_up[-1] / ours.bytes_up[-1]) < 0.01
     assert math.isclose(stacked.loss[-1], ours.loss[-1], rel_tol=0.01)

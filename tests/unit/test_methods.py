@@ -22,7 +22,9 @@ from fedlearn.wire import DOWN, Message, Schema, Signs, TopK, pack
 
 METHODS = sorted(fl.methods.METHODS)
 AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]
-QUICK = {"fed_gkt": {"asynchronous": True, "server_epochs": 1}}  # it also does without clients
+QUICK = {
+    "fed_gkt": {"asynchronous": True, "server_epochs": 1}
+}  # it also does without clients
 
 
 @pytest.fixture
@@ -36,7 +38,9 @@ def noise(*shape, seed=0):
 
 def played(server, clients, t, k, state):
     """One client's part of a round -> what arrives."""
-    return server.receive(t, k, clients.answer(t, k, server.send(t, k, state)[0]), state)
+    return server.receive(
+        t, k, clients.answer(t, k, server.send(t, k, state)[0]), state
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -44,22 +48,34 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
     method = fl.methods.get(name, **QUICK.get(name, {}))
     whole = fl.run(method, task, 3, participation=0.5)
     fl.run(method, task, 2, participation=0.5, checkpoint=tmp_path / "c")
-    assert fl.run(method, task, 3, participation=0.5, checkpoint=tmp_path / "c") == whole
+    assert (
+        fl.run(method, task, 3, participation=0.5, checkpoint=tmp_path / "c") == whole
+    )
     assert not any(row["refused"] for row in whole.rows)
 
 
 def test_dgc_is_momentum_correction_with_masking(task):
     """The same update in every round."""
-    method, m, u, v, kept = fl.methods.dgc(ratio=1 / 32, warmup=2, clip=3.0), 0.9, {}, {}, []
+    method, m, u, v, kept = (
+        fl.methods.dgc(ratio=1 / 32, warmup=2, clip=3.0),
+        0.9,
+        {},
+        {},
+        [],
+    )
     server, client, memory = method.server_side(task), method.client_side(task), {}
     w = server.start().weights
-    g = {n: torch.randn(t.shape, generator=fl.rng.generator(0, n)) for n, t in w.items()}
+    g = {
+        n: torch.randn(t.shape, generator=fl.rng.generator(0, n)) for n, t in w.items()
+    }
     names = [n for n in g if g[n].dim() > 1]
     norm = math.sqrt(sum(float(g[n].square().sum()) for n in names))
     for t in range(1, 5):
         ctx = client.context(t, 0, client.up, memory, start=w)
         sections = method.uplink.encode({n: w[n] + g[n] for n in w}, ctx)
-        sent = method.uplink.decode(sections, server.context(t, 0, server.up, {}, start=w))
+        sent = method.uplink.decode(
+            sections, server.context(t, 0, server.up, {}, start=w)
+        )
         for n in names:
             u[n] = m * u.get(n, 0) + g[n] * min(1.0, 3.0 / math.sqrt(4) / norm)
             v[n] = v.get(n, 0) + u[n]
@@ -76,8 +92,14 @@ def test_dgc_is_momentum_correction_with_masking(task):
 def test_fedcomgate_tracks_the_difference_from_the_mean(missed, task):
     """delta_j is (mean of the client's gradients) - (movement of the model in the rounds it
     missed, their mean)."""
-    method, settings = fl.methods.fedcomgate(lr=0.05, bits=16), fl.Settings(batch_size=10)
-    server, clients = method.server_side(task, settings), fl.clients(method, task, settings)
+    method, settings = (
+        fl.methods.fedcomgate(lr=0.05, bits=16),
+        fl.Settings(batch_size=10),
+    )
+    server, clients = (
+        method.server_side(task, settings),
+        fl.clients(method, task, settings),
+    )
     states, sent = [server.start()], {}
     for t in range(1, missed + 2):
         who = range(4) if t == 1 else range(1, 4)
@@ -99,7 +121,10 @@ def test_majority_vote():
     state = {"w": torch.zeros(3), "b": torch.ones(1)}
     votes = torch.tensor([[1.0, -1, 1], [1, -1, -1], [-1, -1, 1]])
     ctx = Context(None, 1, schema=Schema({"w": (3,), "b": (1,)}, frozenset({"b"})))
-    arrivals = [Arrival(k, 10**k, {"w": votes[k], "b": torch.tensor([3.0 * k])}) for k in range(3)]
+    arrivals = [
+        Arrival(k, 10**k, {"w": votes[k], "b": torch.tensor([3.0 * k])})
+        for k in range(3)
+    ]
     new = majority.aggregate(state, arrivals, ctx)
     torch.testing.assert_close(new["w"], torch.tensor([0.1, -0.1, 0.1]))
     torch.testing.assert_close(new["b"], torch.tensor([1 + (0.0 + 3 + 6) / 3]))
@@ -115,13 +140,21 @@ def test_fedpm_draws_masks_of_fixed_weights(scaled, task):
     for layer in filter(lambda m: isinstance(m, Masked), net.modules()):
         score, c = layer.weight_score, math.e / math.sqrt(layer.weight_score[0].numel())
         torch.testing.assert_close(layer.frozen_weight.abs(), torch.full_like(score, c))
-        w, upstream, theta = layer.train().weight, noise(*score.shape), score.detach().sigmoid()
-        assert ((w.abs() < 1e-6) | ((w.abs() - c).abs() < 1e-6)).all()  # off, or on with its sign
+        w, upstream, theta = (
+            layer.train().weight,
+            noise(*score.shape),
+            score.detach().sigmoid(),
+        )
+        assert (
+            (w.abs() < 1e-6) | ((w.abs() - c).abs() < 1e-6)
+        ).all()  # off, or on with its sign
         (slope,) = torch.autograd.grad((w * upstream).sum(), score)
         expected = upstream * layer.frozen_weight * theta * (1 - theta)
         torch.testing.assert_close(slope, expected * (theta if scaled else 1.0))
         on = score > 0
-        assert torch.equal(layer.eval().weight, layer.frozen_weight * on) and not on.all()
+        assert (
+            torch.equal(layer.eval().weight, layer.frozen_weight * on) and not on.all()
+        )
         score.data.fill_(20.0)
         assert layer.train().weight.all(), "on, as theta is 1"
 
@@ -129,14 +162,18 @@ def test_fedpm_draws_masks_of_fixed_weights(scaled, task):
 def test_masks_between_the_end_points():
     """theta = mean_k (0.01 or 0.99) in place of the mean of 0 and 1, cut to 0.01 and 0.99."""
     masks = torch.tensor([[0.0, 0, 1, 1], [0.0, 1, 1, 1], [0.0, 0, 0, 1]])
-    arrivals = [Arrival(k, 10**k, {"w": m, "b": m[:1] + k}) for k, m in enumerate(masks)]
+    arrivals = [
+        Arrival(k, 10**k, {"w": m, "b": m[:1] + k}) for k, m in enumerate(masks)
+    ]
     ctx = Context(None, 1, schema=Schema({"w": (4,), "b": (1,)}, frozenset("b")))
     for softened, third in ((False, 1 / 3), (True, 0.01 + 0.98 / 3)):
         expected = [0.01, third, 1 - third, 0.99]
         server = fl.methods.fedpm(softened=softened).server
         new = server.aggregate({"w": torch.zeros(4), "b": torch.ones(1)}, arrivals, ctx)
         torch.testing.assert_close(new["w"].sigmoid(), torch.tensor(expected))
-        torch.testing.assert_close(new["b"], torch.tensor([1 + 210 / 111]))  # statistics, by n_k
+        torch.testing.assert_close(
+            new["b"], torch.tensor([1 + 210 / 111])
+        )  # statistics, by n_k
 
 
 def test_one_sign_scale_for_the_whole_model(task):
@@ -147,7 +184,10 @@ def test_one_sign_scale_for_the_whole_model(task):
     x = {"a": 10 * noise(2, 3), "b": noise(4, seed=1), "mean": noise(3, seed=2)}
     x["a"][0, 0] = 0  # sign(0) = 1
     scale = (x["a"].abs().sum() + x["b"].abs().sum()) / 10
-    link, ctx = fl.methods.fedcams(scale="model").uplink, Context(task, 1, 0, zero, zero)
+    link, ctx = (
+        fl.methods.fedcams(scale="model").uplink,
+        Context(task, 1, 0, zero, zero),
+    )
     ctx.memory, ctx.schema = memory, schema
     sent = link.decode(link.encode(x, ctx), ctx)
     assert torch.equal(sent["mean"], x["mean"])
@@ -162,11 +202,18 @@ def test_amsgrad_server(corrected):
     server = fl.methods.fedcams(server_lr=0.5, corrected=corrected).server
     state, memory = {"w": torch.zeros(3), "b": torch.zeros(1)}, {}
     schema = Schema({"w": (3,), "b": (1,)}, frozenset({"b"}))
-    m, v, highest, expected = torch.zeros(3), torch.zeros(3), torch.full((3,), 1e-3), torch.zeros(3)
+    m, v, highest, expected = (
+        torch.zeros(3),
+        torch.zeros(3),
+        torch.full((3,), 1e-3),
+        torch.zeros(3),
+    )
     for t in range(1, 6):
         D = noise(3, seed=t)
         ctx = Context(None, t, memory=memory, schema=schema)
-        state = server.aggregate(state, [Arrival(0, 1, {"w": D, "b": torch.ones(1)})], ctx)
+        state = server.aggregate(
+            state, [Arrival(0, 1, {"w": D, "b": torch.ones(1)})], ctx
+        )
         m, v = 0.9 * m + 0.1 * D, 0.99 * v + 0.01 * D**2
         highest = torch.maximum(highest, v)
         b1, b2 = (0.9**t, 0.99**t) if corrected else (0, 0)
@@ -194,7 +241,11 @@ WRONG = [  # numbers out of range: test_options
     ("fed_gkt", {"optimizer": "amsgrd"}, "amsgrad"),
     ("fed_gkt", {"edge": "resnet9"}, "resnet9"),
     ("fed_gkt", {"edge": lambda shape, classes: nn.Flatten()}, "Flatten"),
-    ("fed_gkt", {"server": lambda s, c: fl.models.digits_server(s, 9)}, r"\[9\] logits"),
+    (
+        "fed_gkt",
+        {"server": lambda s, c: fl.models.digits_server(s, 9)},
+        r"\[9\] logits",
+    ),
     ("fed_repopt", {"network": None}, "multi-branch blocks"),
     ("fed_repopt", {"form": "search"}, "form"),
     ("fed_repopt", {"scales": {"a": 0}}, "scales"),
@@ -211,7 +262,9 @@ def test_options_that_cannot_be(name, options, noun, task, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(AVERAGING) - {"fed_repopt"}))  # which has a network
+@pytest.mark.parametrize(
+    "name", sorted(set(AVERAGING) - {"fed_repopt"})
+)  # which has a network
 def test_frozen_layers_stay_frozen(name):
     def network(shape, classes):
         net = fl.models.digits_cnn(shape, classes)
@@ -245,10 +298,19 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
     # who missed round 2 hears two steps, the first round nothing
     assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0] and sizes[4, 2] > sizes[4, 0]
     with pytest.raises(fl.WireError, match="does not begin"):
-        method.client_side(task).download(5, 0, server.send(5, 0, state, last_seen)[0], {})
+        method.client_side(task).download(
+            5, 0, server.send(5, 0, state, last_seen)[0], {}
+        )
 
 
-DAMAGES = [b"", b"\2abcde", b"\1\0\0", b"\1\1\0\0\0", b"\1\0\0\0\0\xff\xff\xff\xff", b"\0abc"]
+DAMAGES = [
+    b"",
+    b"\2abcde",
+    b"\1\0\0",
+    b"\1\1\0\0\0",
+    b"\1\0\0\0\0\xff\xff\xff\xff",
+    b"\0abc",
+]
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, b"\1\0\0\0\0\3\0\0\0abc"])
@@ -270,8 +332,12 @@ def test_diverged_clients_are_refused_and_the_run_goes_on(name, engine):
 
     task = fl.tasks.classification("digits", 3, train=60, test=40, network=network)
     with pytest.warns(UserWarning, match="client 0 does not count"):
-        history = fl.run(fl.methods.get(name, lr=1e38), task, 2, engine=engine, batch_size=4)
-    assert len(history) == 2 and all(torch.isfinite(t).all() for t in history.state.values())
+        history = fl.run(
+            fl.methods.get(name, lr=1e38), task, 2, engine=engine, batch_size=4
+        )
+    assert len(history) == 2 and all(
+        torch.isfinite(t).all() for t in history.state.values()
+    )
 
 
 @pytest.mark.parametrize(

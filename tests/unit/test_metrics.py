@@ -28,7 +28,9 @@ def test_every_metric_is_what_its_name_says():
     task = few()
     plain, history = (fl.run("fedavg", t, 3) for t in (few(metrics=()), task))
     for a, b in zip(plain.rows, history.rows, strict=True):
-        assert all(a[k] == b[k] for k in a.keys() - {"seconds"}) and b.keys() - a.keys() == {*NAMES}
+        assert all(
+            a[k] == b[k] for k in a.keys() - {"seconds"}
+        ) and b.keys() - a.keys() == {*NAMES}
     x, y = task.test
     with torch.no_grad():
         right = (net_of(task, history)(task.inputs(x)).argmax(1) == y).double()
@@ -51,12 +53,17 @@ def test_a_metric_of_ones_own(tmp_path):
 
     history = fl.run("fedavg", few(metrics=[balanced, "per_class"]), 1)
     assert history.balanced[0] == pytest.approx(history.per_class[0].mean())
-    (tmp_path / "mine.py").write_text("def total(seen):\n    return seen.confusion.sum()\n")
+    (tmp_path / "mine.py").write_text(
+        "def total(seen):\n    return seen.confusion.sum()\n"
+    )
     task = few(metrics=f"{tmp_path}/mine.py:total")
     assert task.evaluate(task.network())["total"] == 100.0
 
 
-PREDICTED, LABELS = torch.tensor([0, 0, 0, 1, 0]), torch.tensor([0, 0, 0, 0, 255])  # 255: void
+PREDICTED, LABELS = (
+    torch.tensor([0, 0, 0, 1, 0]),
+    torch.tensor([0, 0, 0, 0, 255]),
+)  # 255: void
 OWNERS = torch.tensor([2, -1, 0, 0, 0])  # client 1 has no test sample, one is nobody's
 HELD = torch.tensor([[3, 1], [0, 2]])
 
@@ -95,7 +102,9 @@ def test_a_metric_gives_numbers():
         row(M.per_client)
 
 
-@pytest.mark.parametrize("wrong", [["per_class", "per_class"], lambda seen: 0.0, "f1", M.measured])
+@pytest.mark.parametrize(
+    "wrong", [["per_class", "per_class"], lambda seen: 0.0, "f1", M.measured]
+)
 def test_metrics_that_cannot_be(wrong):
     with pytest.raises(ValueError, match="name of its own|no metric 'f1'|one argument"):
         few(metrics=wrong)
@@ -119,11 +128,11 @@ TEST = np.arange(len(X)) % 4 == 0
 
 @pytest.mark.parametrize("tested", [False, True])
 def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(tested):
-    dataset, clients = (X, Y), WEST
+    data = fl.data.arrays(X, Y, users=WEST)
     if tested:  # the users of the test set are known, too
         test = X[TEST], Y[TEST], WEST[TEST]
-        dataset, clients = fl.data.from_arrays(X[~TEST], Y[~TEST], test, users=WEST[~TEST]), "users"
-    task = fl.tasks.classification(dataset, clients, metrics=OWNED)
+        data = fl.data.arrays(X[~TEST], Y[~TEST], test, users=WEST[~TEST])
+    task = fl.tasks.classification(data, metrics=OWNED)
     history = fl.run("fedavg", task, 10, engine="stacked")
     row, (x, y) = history.final, task.test
     table = {row.tobytes(): k for row, k in zip(X, WHOSE, strict=True)}
@@ -137,19 +146,18 @@ def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(tested):
 
 
 def test_a_clients_own_network_is_tested_on_its_own_samples():
-    task = fl.tasks.classification((X, Y), WHOSE, metrics=OWNED)
+    data = fl.data.arrays(X, Y, users=WHOSE)
+    task = fl.tasks.classification(data, metrics=OWNED)
     row = fl.run("local", task, 10).final
     assert min(row["per_client"]) > 0.85, "each has learned its own labels"
     assert row["accuracy"] < 0.7, "the mean of their networks on everybody's"
 
 
 def test_owners_are_clients_or_nobody():
-    # a sample in no list is nobody's, and so is a test sample of a user who has none to train
-    task = fl.tasks.classification((X, Y), [range(200), range(200, 300)], metrics="per_client")
-    assert torch.bincount(task.owners + 1).tolist() == [60, 40, 20]
+    # a test sample of a user who has none to train is nobody's
     known = WHOSE < 2
-    source = fl.data.from_arrays(X[known], Y[known], (X, Y, WHOSE), users=WHOSE[known])
-    whole = fl.tasks.classification(source, "users")
+    source = fl.data.arrays(X[known], Y[known], (X, Y, WHOSE), users=WHOSE[known])
+    whole = fl.tasks.classification(source)
     assert whole.owners.tolist() == np.where(known, WHOSE, -1).tolist()
     # only clients who are the users have test samples of their own
     for clients in 2, [range(200), range(200, 400)]:
@@ -160,13 +168,13 @@ def test_owners_are_clients_or_nobody():
 
 
 def test_a_run_goes_on_only_with_the_same_data_clients_owners_and_metrics(tmp_path):
-    def task(labels=Y, owners=WHOSE, **more):
-        source = fl.data.from_arrays(X, labels, (X, Y, owners), users=WHOSE)
-        return fl.tasks.classification(source, **{"clients": "users"} | more)
+    def task(labels=Y, owners=WHOSE, whose=WHOSE, **more):
+        source = fl.data.arrays(X, labels, (X, Y, owners), users=whose)
+        return fl.tasks.classification(source, **more)
 
     first, more = task(), {"checkpoint": tmp_path / "run"}
     fl.run("fedavg", first, 1, **more)
-    for other in (task(1 - Y), task(owners=WHOSE[::-1].copy()), task(clients=2 - WHOSE)):
+    for other in (task(1 - Y), task(owners=WHOSE[::-1].copy()), task(whose=2 - WHOSE)):
         assert other.digests != first.digests == task().digests
         with pytest.raises(ValueError, match="data differ"):
             fl.run("fedavg", other, 2, **more)

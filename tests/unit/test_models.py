@@ -31,7 +31,10 @@ def test_parameters_and_multiply_adds(name):
     shape = inspect.signature(NETWORKS[name]).parameters["in_shape"].default
     with torch.device("meta"):  # which takes no memory
         net = NETWORKS[name]()
-        assert COUNTS[name] == (models.parameter_count(net), models.multiply_adds(net, shape))
+        assert COUNTS[name] == (
+            models.parameter_count(net),
+            models.multiply_adds(net, shape),
+        )
 
 
 def test_kernels_and_buffers():
@@ -43,7 +46,10 @@ def test_kernels_and_buffers():
 
 
 def test_squeeze_and_excitation():
-    layer, x = reparam.SqueezeExcite(50, 0.25), torch.arange(1.0, 51)[None, :, None, None]
+    layer, x = (
+        reparam.SqueezeExcite(50, 0.25),
+        torch.arange(1.0, 51)[None, :, None, None],
+    )
     first, second = layer.body[1], layer.body[3]
     assert first.out_channels == 12  # the multiple of 4 next to 12.5
     nn.init.zeros_(second.weight)
@@ -78,7 +84,11 @@ def test_weights_from_a_file(tmp_path):
     torch.save({n: t for n, t in state.items() if t.is_floating_point()}, file)
     loaded = start(f"digits_cnn@{file}")
     assert all(torch.equal(t, loaded[n]) for n, t in state.items())
-    for content in ({"more": torch.zeros(1)} | state, {**state, "classifier.2.bias": 0}, [1, 2]):
+    for content in (
+        {"more": torch.zeros(1)} | state,
+        {**state, "classifier.2.bias": 0},
+        [1, 2],
+    ):
         torch.save(content, file)
         with pytest.raises(ValueError, match="does not fit digits_cnn"):
             start(f"digits_cnn@{file}")

@@ -14,7 +14,9 @@ def walked(optimizer, reference, count=6):
     """The parameters after so many steps of ours, and of torch's ``reference`` on the same
     gradients."""
     dice = torch.Generator().manual_seed(0)
-    start, *grads = [[torch.randn(s, generator=dice) for s in SHAPES] for _ in range(count + 1)]
+    start, *grads = [
+        [torch.randn(s, generator=dice) for s in SHAPES] for _ in range(count + 1)
+    ]
     ours, theirs = [t.clone() for t in start], [nn.Parameter(t.clone()) for t in start]
     state, torchs = optimizer.init(ours, Context(None, 1)), reference(theirs)
     for gs in grads:
@@ -33,7 +35,9 @@ PAIRS = {
     ),
     "amsgrad": (
         Adam(0.05, 0.8, 0.95, weight_decay=0.01, amsgrad=True),
-        lambda p: torch.optim.Adam(p, 0.05, (0.8, 0.95), weight_decay=0.01, amsgrad=True),
+        lambda p: torch.optim.Adam(
+            p, 0.05, (0.8, 0.95), weight_decay=0.01, amsgrad=True
+        ),
     ),
     "adamw": (
         Adam(0.05, weight_decay=0.1, decoupled=True),
@@ -53,7 +57,9 @@ def test_spared_weight_decay_leaves_vectors_alone(decoupled):
     """w <- w - lr wd w for kernels and matrices; biases and normalisation stay, where g = 0. The
     trained scale of a branch is decayed as the kernels are, or CSLA would not be RepOpt."""
     how = {"weight_decay": 0.1, "spare": True}
-    optimizer = SGD(0.5, **how) if decoupled is None else Adam(0.5, **how, decoupled=decoupled)
+    optimizer = (
+        SGD(0.5, **how) if decoupled is None else Adam(0.5, **how, decoupled=decoupled)
+    )
     task = fl.tasks.classification("digits", 1, train=40, test=10)
     side = fl.methods.fed_repopt(form="csla").client_side(task)
     named = dict(side.net.named_parameters())
@@ -63,13 +69,18 @@ def test_spared_weight_decay_leaves_vectors_alone(decoupled):
     optimizer.step(params, [torch.zeros_like(p) for p in params], state)
     for name, p, was in zip(named, params, before, strict=True):
         shrinks = p.dim() > 1 or name.endswith("s_id.value")
-        expected = was * (1 - 0.5 * 0.1) if decoupled is not False else was - 0.5  # Adam's first
+        expected = (
+            was * (1 - 0.5 * 0.1) if decoupled is not False else was - 0.5
+        )  # Adam's first
         torch.testing.assert_close(p, expected if shrinks else was)
     assert sum(name.endswith("s_id.value") for name in named) == 3
 
 
 def test_the_rate_falls_to_its_floor():
-    rates = [SGD(0.1, decay=0.5, floor=0.02).init([], Context(None, t))["lr"] for t in (1, 2, 3, 4)]
+    rates = [
+        SGD(0.1, decay=0.5, floor=0.02).init([], Context(None, t))["lr"]
+        for t in (1, 2, 3, 4)
+    ]
     assert rates == [0.1, 0.05, 0.025, 0.02]
 
 
@@ -90,7 +101,9 @@ def test_continued_goes_on_where_it_stopped(engine, smooth):
             alone.loss(net(x[at : at + 32]), y[at : at + 32]).backward()
             optimizer.step()
     for name, p in net.named_parameters():
-        torch.testing.assert_close(history.state[name], p.detach(), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            history.state[name], p.detach(), atol=1e-5, rtol=1e-4
+        )
 
 
 def test_a_state_that_is_not_finite_begins_anew():
@@ -123,7 +136,9 @@ def test_options_that_cannot_be(kind, options):
 def test_label_smoothing_is_torchs(shape, task):
     z = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     y = torch.randint(7, shape[:-1], generator=torch.Generator().manual_seed(1))
-    loss = Smoothed(0.1).begin(nn.Identity(), Context(task, 1))(nn.Identity(), Batch(z, y, y))
+    loss = Smoothed(0.1).begin(nn.Identity(), Context(task, 1))(
+        nn.Identity(), Batch(z, y, y)
+    )
     rows = zip(z, y, strict=True) if len(shape) > 2 else [(z, y)]
     torchs = [nn.functional.cross_entropy(a, b, label_smoothing=0.1) for a, b in rows]
     torch.testing.assert_close(loss.reshape(-1), torch.stack(torchs))

@@ -16,7 +16,9 @@ def rng(seed=0):
 
 
 def histogram(split, labels):
-    return np.stack([np.bincount(labels[i], minlength=labels.max() + 1) for i in split.indices])
+    return np.stack(
+        [np.bincount(labels[i], minlength=labels.max() + 1) for i in split.indices]
+    )
 
 
 parts = st.one_of(
@@ -43,9 +45,13 @@ def test_cover_and_determinism(part, clients, labels, seed):
         return
     assert len(split.indices) == clients
     assert all(len(i) and i.dtype == np.int64 for i in split.indices)
-    assert np.array_equal(np.sort(np.concatenate(split.indices)), np.arange(len(labels)))
+    assert np.array_equal(
+        np.sort(np.concatenate(split.indices)), np.arange(len(labels))
+    )
     again = part(labels, clients, rng(seed), pixels=64)
-    assert all(np.array_equal(a, b) for a, b in zip(split.indices, again.indices, strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(split.indices, again.indices, strict=True)
+    )
 
 
 # The samples of client 1 of 4 among 40 of ten classes: stored runs hold these draws.
@@ -75,7 +81,10 @@ def test_permutations_differ_and_small_draws_are_repeated():
 
 
 def test_main_class_is_fed_kgf():
-    labels, coarse = rng(1).permutation(np.repeat(np.arange(100), 500)), np.array(COARSE)
+    labels, coarse = (
+        rng(1).permutation(np.repeat(np.arange(100), 500)),
+        np.array(COARSE),
+    )
     counts = histogram(P.main_class(0.8)(labels, 10, rng(), coarse=coarse), labels)
     assert set(np.unique(counts)) == {11, 12, 400} and (counts.sum(1) == 5000).all()
     for k, row in enumerate(counts):
@@ -86,12 +95,15 @@ def test_main_class_is_fed_kgf():
     counts = histogram(P.main_class(0.8)(labels, 7, rng()), labels)
     owner = np.arange(7)[:, None] % 3 == np.arange(3)
     assert ((counts * owner).sum(0) == 560).all() and (counts.sum(0) == 700).all()
-    odd = histogram(P.main_class(0.8)(np.arange(1340) % 10, 100, rng()), np.arange(1340) % 10)
+    odd = histogram(
+        P.main_class(0.8)(np.arange(1340) % 10, 100, rng()), np.arange(1340) % 10
+    )
     assert np.ptp(odd.sum(1)) <= 3, "the odd samples do not all go to the same clients"
 
 
 @pytest.mark.parametrize(
-    "name, clients, totals", [("fedgkt_table6", 16, np.full(10, 5000)), ("rpn_table4", 10, MNIST)]
+    "name, clients, totals",
+    [("fedgkt_table6", 16, np.full(10, 5000)), ("rpn_table4", 10, MNIST)],
 )
 def test_tables_are_exact_or_in_proportion(name, clients, totals):
     table = P.table(name).counts()
@@ -102,7 +114,18 @@ def test_tables_are_exact_or_in_proportion(name, clients, totals):
         assert np.array_equal(counts.sum(0), n), "every sample is used"
         assert (np.abs(counts - table * n / totals) < (n < totals).any() + 1e-9).all()
     if name == "fedgkt_table6":
-        assert table[7].tolist() == [87, 2, 131, 1325, 0, 1117, 704, 0, 0, 0]  # repaired
+        assert table[7].tolist() == [
+            87,
+            2,
+            131,
+            1325,
+            0,
+            1117,
+            704,
+            0,
+            0,
+            0,
+        ]  # repaired
     else:
         assert table[9].sum() == 6712  # the total that the paper prints
 
@@ -111,7 +134,10 @@ def test_table_from_a_path(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_text("# two clients\nclient,c0,c1\n\n0,3,0\n1,1,4\n")
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
-    assert histogram(P.table(str(file))(labels, 2, rng()), labels).tolist() == [[3, 0], [1, 4]]
+    assert histogram(P.table(str(file))(labels, 2, rng()), labels).tolist() == [
+        [3, 0],
+        [1, 4],
+    ]
     for rows in ("0,x", "0,1\n1,2,3", "0,-1\n1,3", ""):
         file.write_text(f"client,c0,c1\n{rows}\n")
         with pytest.raises(ValueError, match="table of counts"):
@@ -131,7 +157,9 @@ def test_table_from_a_path(tmp_path):
         ("table:rpn_table4", 5, "10 clients and 10 classes, not for 5 and 10"),
     ],
 )
-def test_what_is_no_partition_or_cannot_serve_so_many_clients(text, clients, says, monkeypatch):
+def test_what_is_no_partition_or_cannot_serve_so_many_clients(
+    text, clients, says, monkeypatch
+):
     monkeypatch.setattr(P, "TRIES", 9)
     with pytest.raises(ValueError, match=says):
         P.parse(text)(np.arange(20) % 10, clients, rng())

@@ -24,7 +24,9 @@ FEDAVG = fl.methods.fedavg()
 
 
 def equal(one, other):
-    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(t, other[n]) for n, t in one.items()
+    )
 
 
 def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(smooth):
@@ -54,21 +56,28 @@ def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(smooth):
 
 def test_same_seed_same_history_whatever_the_global_generators_do():
     """Also with dropout."""
-    task = fl.tasks.classification("digits", 2, network="mcmahan_cnn", train=40, test=20)
+    task = fl.tasks.classification(
+        "digits", 2, network="mcmahan_cnn", train=40, test=20
+    )
     first = fl.run("rpn", task, 2)
     torch.manual_seed(1)
     random.seed(1)
     before = torch.get_rng_state()
     second = fl.run("rpn", task, 2)
     assert first == second and equal(first.state, second.state)
-    assert torch.equal(before, torch.get_rng_state()), "a run must leave the global generator alone"
+    assert torch.equal(before, torch.get_rng_state()), (
+        "a run must leave the global generator alone"
+    )
     assert first != fl.run("rpn", replace(task, seed=1), 2)
 
 
 def test_both_sides_draw_the_same_clients_anew_each_round_and_at_least_one():
     task = fl.tasks.classification("digits", 10, train=100, test=20)
     settings = fl.Settings(participation=0.3)
-    server, clients = FEDAVG.server_side(task, settings), FEDAVG.client_side(task, settings)
+    server, clients = (
+        FEDAVG.server_side(task, settings),
+        FEDAVG.client_side(task, settings),
+    )
     drawn = [(server.participants(t), clients.participants(t)) for t in range(1, 30)]
     assert all(a == b and len({*a}) == 3 and [*a] == sorted(a) for a, b in drawn)
     assert len(set(drawn)) > 10
@@ -95,29 +104,41 @@ class Scripted:
 
 
 @pytest.mark.parametrize("question", ["train", "evaluate"])
-def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen(question):
+def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen(
+    question,
+):
     def odd(k, data):
         if k == 1:
             raise fl.WireError("That is even.")
         return len(data)
 
-    engine = Scripted([b"abc", b"defg", fl.WireError("Nobody there."), fl.WireError("Late.")])
+    engine = Scripted(
+        [b"abc", b"defg", fl.WireError("Nobody there."), fl.WireError("Late.")]
+    )
     row, seen, train = {"refused": {}, "unevaluated": {}}, {0: 1}, question == "train"
     ask = Exchange(7, engine, row, seen)
-    assert list(ask(range(4), lambda k: (b"x" * (10 + k), k), odd, question)) == [(0, 3)]
+    assert list(ask(range(4), lambda k: (b"x" * (10 + k), k), odd, question)) == [
+        (0, 3)
+    ]
     refused, others = (row["refused"], row["unevaluated"])[:: 1 if train else -1]
-    assert refused == {1: "That is even.", 2: "Nobody there.", 3: "Late."} and not others
+    assert (
+        refused == {1: "That is even.", 2: "Nobody there.", 3: "Late."} and not others
+    )
     way = "bytes" if train else "bytes_evaluation"
-    assert (row[f"{way}_up"], row[f"{way}_down"]) == (3 + 4, 10 + 11 + 12 + 13), "refused, too"
+    assert (row[f"{way}_up"], row[f"{way}_down"]) == (3 + 4, 10 + 11 + 12 + 13), (
+        "refused, too"
+    )
     assert row[f"{way}_down_buffers"] == 1 + 2 + 3 and seen == {0: 7 if train else 1}
     assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
 
 
 def test_an_accuracy_that_is_no_number_is_refused():
     x, y = np.random.default_rng(0).random((40, 4)), np.arange(40) % 3
-    task = fl.tasks.classification([(x, y)] * 3, metrics="personal")
+    task = fl.tasks.classification(fl.data.clients([(x, y)] * 3), metrics="personal")
     server, row = FEDAVG.server_side(task), {"refused": {}, "unevaluated": {}}
-    engine = Scripted([b"short", np.float64(0.5).tobytes(), np.float64("nan").tobytes()])
+    engine = Scripted(
+        [b"short", np.float64(0.5).tobytes(), np.float64("nan").tobytes()]
+    )
     shown = server.evaluate(1, server.start(), Exchange(1, engine, row, {}))
     assert shown["personal"] == [None, 0.5, None] and [*row["unevaluated"]] == [0]
 
@@ -127,11 +148,15 @@ def test_an_upload_from_another_number_of_samples_is_refused(samples, task):
     """None would weigh nothing, and so many would make one client the whole mean."""
     server = FEDAVG.server_side(task)
     with pytest.raises(fl.WireError, match="samples"):
-        server.receive(1, 0, pack(Message(UP, 1, 0, samples, {}), server.up), server.start())
+        server.receive(
+            1, 0, pack(Message(UP, 1, 0, samples, {}), server.up), server.start()
+        )
 
 
 def copied(state):
-    return State(*({n: t.clone() for n, t in x.items()} for x in (state.weights, state.memory)))
+    return State(
+        *({n: t.clone() for n, t in x.items()} for x in (state.weights, state.memory))
+    )
 
 
 def unchanged(state, before):
@@ -139,9 +164,13 @@ def unchanged(state, before):
 
 
 @pytest.mark.parametrize("name", fl.methods.METHODS)
-def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(task, name):
+def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(
+    task, name
+):
     """So that a round can be played again from where it began, and gives the same."""
-    method = fl.methods.get(name, **({"asynchronous": True} if name == "fed_gkt" else {}))
+    method = fl.methods.get(
+        name, **({"asynchronous": True} if name == "fed_gkt" else {})
+    )
     server, clients, seen = method.server_side(task), fl.clients(method, task), {}
     state = server.start()
     for t in (1, 2):
@@ -153,9 +182,14 @@ def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(tas
         state = new
     before, seen_before = copied(state), dict(seen)
     new, row = one_round(server, Scripted([b"nonsense"] * 4), 3, state, seen)
-    assert list(row["refused"]) == [0, 1, 2, 3] and row["bytes_up"] == 4 * len(b"nonsense")
+    assert list(row["refused"]) == [0, 1, 2, 3] and row["bytes_up"] == 4 * len(
+        b"nonsense"
+    )
     assert unchanged(new, before) and unchanged(state, before) and seen == seen_before
-    if name in ("fed_gkt", "local"):  # which cannot be evaluated without clients, either
+    if name in (
+        "fed_gkt",
+        "local",
+    ):  # which cannot be evaluated without clients, either
         assert row["accuracy"] is None and list(row["unevaluated"]) == [0, 1, 2, 3]
 
 
@@ -180,7 +214,9 @@ def test_a_loss_of_three_times_the_lowest_is_a_jump():
     assert fl.History("mine", rows=rows).jumps == [5, 8, 9]
 
 
-def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(task, tmp_path):
+def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(
+    task, tmp_path
+):
     """The test set is looked at every n rounds and at the end, which changes nothing."""
     how = {"evaluate_every": 3, "checkpoint": tmp_path / "run.checkpoint"}
 
@@ -191,7 +227,9 @@ def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(
     with pytest.raises(KeyboardInterrupt):
         fl.run(FEDAVG, task, 4, on_round=stop, **how)
     cut, whole = fl.run(FEDAVG, task, 2, **how), fl.run(FEDAVG, task, 2)
-    assert cut.final == whole.final | {"seconds": cut.final["seconds"]} and len(cut) == 2
+    assert (
+        cut.final == whole.final | {"seconds": cut.final["seconds"]} and len(cut) == 2
+    )
     assert cut.rows[0]["accuracy"] is None
     with pytest.raises(ValueError, match="2 rounds"):
         fl.run(FEDAVG, task, 1, **how)
@@ -220,7 +258,10 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
 def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
     """Wherever it is: 10 places of the head, which is text, 30 of the tensors."""
     path, refused, draw = tmp_path / "run.checkpoint", 0, np.random.default_rng(0)
-    method, how = fl.methods.rpn(momentum=0.5), {"participation": 0.5, "checkpoint": path}
+    method, how = (
+        fl.methods.rpn(momentum=0.5),
+        {"participation": 0.5, "checkpoint": path},
+    )
     right = fl.run(method, task, 1, **how)
     whole = path.read_bytes()
     head = 8 + int.from_bytes(whole[:8], "little")
@@ -240,8 +281,17 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
 def by_hand(rounds=3):
     rows = [
         {"round": t, "accuracy": t / 10 if t > 1 else None, "bytes_up": 10**6 * t}
-        | {"bytes_down": 10**7, "bytes_evaluation_up": 10**9, "loss": 1.0, "refused": {t: "why"}}
-        | {"clients": [1, t], "per_class": [0.5, t] if t > 1 else None, "seconds": 0.5 * t}
+        | {
+            "bytes_down": 10**7,
+            "bytes_evaluation_up": 10**9,
+            "loss": 1.0,
+            "refused": {t: "why"},
+        }
+        | {
+            "clients": [1, t],
+            "per_class": [0.5, t] if t > 1 else None,
+            "seconds": 0.5 * t,
+        }
         for t in range(1, rounds + 1)
     ]
     return fl.History("by hand", {"task": {}}, rows)
@@ -258,8 +308,13 @@ def test_what_a_history_says_of_accuracy_and_megabytes():
     assert history.reached == {"last test": 0.3, "last quarter": 0.3}
     eight = [{"round": t, "accuracy": None if t == 8 else t} for t in range(1, 9)]
     assert fl.History("", rows=eight).late_accuracy() == 7  # of rounds 7 and 8
-    assert fl.History("", rows=eight[:1] + 3 * eight[7:]).late_accuracy() == 1  # no test so late
-    assert np.isnan(history.per_class[0]).all() and history.per_class[2].tolist() == [0.5, 3]
+    assert (
+        fl.History("", rows=eight[:1] + 3 * eight[7:]).late_accuracy() == 1
+    )  # no test so late
+    assert np.isnan(history.per_class[0]).all() and history.per_class[2].tolist() == [
+        0.5,
+        3,
+    ]
     with pytest.raises(AttributeError, match="acuracy"):
         _ = history.acuracy
     with pytest.raises(ValueError, match="evaluated"):
@@ -269,12 +324,18 @@ def test_what_a_history_says_of_accuracy_and_megabytes():
 def test_a_history_goes_to_json_and_pandas_and_back(tmp_path):
     history, slower, other = by_hand(), by_hand(), by_hand()
     slower.rows[0]["seconds"], other.rows[0]["loss"] = 9.0, 9.0
-    assert history == slower and history != other and history != replace(history, method="x")
+    assert (
+        history == slower
+        and history != other
+        and history != replace(history, method="x")
+    )
     assert "0.3000" in history._repr_html_() and fl.History("x")._repr_html_()
     history.to_json(tmp_path / "h.json")
     for source in (tmp_path / "h.json", history.to_json()):
         back = fl.History.from_json(source)
-        assert back == history and back.meta == history.meta and back.rows == history.rows
+        assert (
+            back == history and back.meta == history.meta and back.rows == history.rows
+        )
     assert np.isnan(history.to_pandas().accuracy[1])
 
 
@@ -304,7 +365,9 @@ def test_small_steps_get_one_thread_and_large_ones_all(task):
     """The limit is 50 million multiply-adds in the largest batch that a client can have."""
     net = fl.models.digits_cnn()
     batch = math.ceil(50e6 / fl.models.multiply_adds(net, task.shape))
-    many, few = (SimpleNamespace(example=task.example, sizes=[n]) for n in (10**6, batch - 1))
+    many, few = (
+        SimpleNamespace(example=task.example, sizes=[n]) for n in (10**6, batch - 1)
+    )
     with local.threads(3):
         assert [good_threads(net, many, b) for b in (batch - 1, batch)] == [1, 3]
         assert good_threads(net, few, 10**6) == 1, "no client has so large a batch"
@@ -313,7 +376,10 @@ def test_small_steps_get_one_thread_and_large_ones_all(task):
 def test_refit_measures_statistics_and_touches_no_weight():
     task = fl.tasks.classification("digits", 3, train=200, test=60)
     state = fl.run(FEDAVG, task, 2).state
-    spoiled = {n: t * 100 if n.endswith("running_mean") else t.clone() for n, t in state.items()}
+    spoiled = {
+        n: t * 100 if n.endswith("running_mean") else t.clone()
+        for n, t in state.items()
+    }
     before = {n: t.clone() for n, t in spoiled.items()}
     assert fl.refit(FEDAVG, task, spoiled) == fl.refit(FEDAVG, task, state)
     assert equal(spoiled, before)

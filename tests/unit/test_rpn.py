@@ -9,8 +9,8 @@ from fedlearn.models import state_of
 
 def test_payload_of_the_papers_network():
     """Of MNIST only the size of its images is looked at."""
-    images, labels = np.zeros((40, 28, 28), np.uint8), np.arange(40) % 10
-    task = fl.tasks.classification((images, labels), clients=1, network="rpn_cnn")
+    data = fl.data.arrays(np.zeros((40, 28, 28), np.uint8), np.arange(40) % 10)
+    task = fl.tasks.classification(data, clients=1, network="rpn_cnn")
     server = fl.methods.rpn().server_side(task)
     state = server.start()
     assert sum(t.numel() for t in state.weights.values()) == 1_199_882
@@ -29,7 +29,9 @@ def test_kernel_shapes_of_the_global_model_never_change(task):
     assert len(kernels) == 3
     for n in kernels:
         assert (shape_within(pooled[n]) - shape_within(initial[n])).abs().max() < 1e-6
-        assert (pooled[n] - initial[n]).abs().max() > 1e-3  # the means have learned something
+        assert (
+            pooled[n] - initial[n]
+        ).abs().max() > 1e-3  # the means have learned something
 
 
 def test_a_late_joiner_gets_one_message_and_the_same_model(task):
@@ -39,8 +41,12 @@ def test_a_late_joiner_gets_one_message_and_the_same_model(task):
     state = server.start()
     for t in range(1, 6):
         size = len(server.send(t, 0, state)[0])
-        answers = [(k, clients.answer(t, k, server.send(t, k, state)[0])) for k in (0, 1, 2)]
-        state = server.aggregate(t, state, [server.receive(t, k, a, state) for k, a in answers])
+        answers = [
+            (k, clients.answer(t, k, server.send(t, k, state)[0])) for k in (0, 1, 2)
+        ]
+        state = server.aggregate(
+            t, state, [server.receive(t, k, a, state) for k, a in answers]
+        )
     message = server.send(6, 3, state)[0]
     got = method.client_side(task).download(6, 3, message, {}).start
     assert len(message) == size
@@ -49,7 +55,10 @@ def test_a_late_joiner_gets_one_message_and_the_same_model(task):
 
 
 def test_share_zero_is_fedavg_and_bytes_shrink_with_the_share(task):
-    shares = [fl.run(fl.methods.rpn(share=s, by="samples"), task, 1) for s in (0, 1 / 3, 2 / 3, 1)]
+    shares = [
+        fl.run(fl.methods.rpn(share=s, by="samples"), task, 1)
+        for s in (0, 1 / 3, 2 / 3, 1)
+    ]
     ups = [h.bytes_up[0] for h in shares]
     assert ups == sorted(ups, reverse=True) and len(set(ups)) == 4
     average = fl.run(fl.methods.fedavg(), task, 1)
@@ -58,7 +67,9 @@ def test_share_zero_is_fedavg_and_bytes_shrink_with_the_share(task):
 
 
 def test_threshold_and_half_precision_send_less(task):
-    plain, some, none = (fl.run(fl.methods.rpn(threshold=h), task, 1) for h in (0, 0.3, 1e9))
+    plain, some, none = (
+        fl.run(fl.methods.rpn(threshold=h), task, 1) for h in (0, 0.3, 1e9)
+    )
     assert none.bytes_up[0] < some.bytes_up[0] < plain.bytes_up[0]
     initial = state_of(fl.initial_network(fl.methods.rpn(), task))
     assert torch.equal(none.state["extractor.0.weight"], initial["extractor.0.weight"])

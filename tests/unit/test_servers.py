@@ -27,7 +27,10 @@ SCHEMA = Schema(SHAPES, frozenset({"mean"}))
 
 
 def noise(*seed):
-    return {n: torch.randn(s, generator=rng.generator(0, n, *seed)) for n, s in SHAPES.items()}
+    return {
+        n: torch.randn(s, generator=rng.generator(0, n, *seed))
+        for n, s in SHAPES.items()
+    }
 
 
 def federation(count):
@@ -36,7 +39,9 @@ def federation(count):
 
 
 def without(arrival, name):
-    return arrival._replace(update={n: t for n, t in arrival.update.items() if n != name})
+    return arrival._replace(
+        update={n: t for n, t in arrival.update.items() if n != name}
+    )
 
 
 def context(count):
@@ -50,12 +55,16 @@ def flat(tensors):
 def moved(part, state, arrivals):
     before = {n: w.clone() for n, w in state.items()}
     new = part.aggregate(state, arrivals, context(len(arrivals)))
-    assert list(new) == list(state) and all(torch.equal(before[n], w) for n, w in state.items())
+    assert list(new) == list(state) and all(
+        torch.equal(before[n], w) for n, w in state.items()
+    )
     return flat(new) - flat(state)
 
 
 def near(got, expected):
-    torch.testing.assert_close(got, torch.as_tensor(expected).double(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        got, torch.as_tensor(expected).double(), atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("by", ["samples", "clients"])
@@ -66,7 +75,9 @@ def test_the_mean_is_over_those_that_sent_the_tensor(by):
     new = fl.Mean(by).aggregate(state, arrivals, context(4))
     for name, w in state.items():
         who = [k for k in range(4) if name in arrivals[k].update]
-        mean = sum(n[k] * arrivals[k].update[name] for k in who) / sum(n[k] for k in who)
+        mean = sum(n[k] * arrivals[k].update[name] for k in who) / sum(
+            n[k] for k in who
+        )
         torch.testing.assert_close(new[name], w + mean)
     assert torch.equal(fl.Mean(by).aggregate(state, [], context(4))["a"], state["a"])
 
@@ -81,7 +92,9 @@ def test_clipped_updates_have_that_norm_and_their_direction():
         norms.append(float(a.update["mean"].norm()))
         f, g = (min(1, c / norm) for norm in norms)
         factors += [f, g]
-        expected += flat({n: t * (g if n == "mean" else f) for n, t in a.update.items()}) / 5
+        expected += (
+            flat({n: t * (g if n == "mean" else f) for n, t in a.update.items()}) / 5
+        )
     assert 1 in factors and min(factors) < 1, "some are clipped and some are not"
     near(moved(Clipped(c), state, [*arrivals, huge]), expected)
 
@@ -108,7 +121,9 @@ def test_coordinates_are_those_of_the_clients_that_sent_the_tensor():
     sent = [without(a, "a" if a.client > 2 else "b") for a in arrivals]
     new = Median().aggregate(state, sent, context(6))
     for name, senders in (("a", arrivals[:3]), ("b", arrivals[3:]), ("mean", arrivals)):
-        assert torch.equal(new[name], Median().aggregate(state, senders, context(6))[name])
+        assert torch.equal(
+            new[name], Median().aggregate(state, senders, context(6))[name]
+        )
     assert torch.equal(Median().aggregate(state, sent[:1], context(6))["b"], state["b"])
 
 
@@ -120,7 +135,10 @@ def test_krum_by_hand(count, liars, keep):
     apart = [sorted(float((x - y).square().sum()) for y in rows) for x in rows]
     scores = [sum(distances[1 : count - liars - 1]) for distances in apart]
     best = sorted(range(count), key=scores.__getitem__)[:keep]
-    near(moved(Krum(liars, keep), state, arrivals), torch.stack([rows[i] for i in best]).mean(0))
+    near(
+        moved(Krum(liars, keep), state, arrivals),
+        torch.stack([rows[i] for i in best]).mean(0),
+    )
 
 
 def test_krum_goes_on_when_some_are_refused_and_compares_whole_updates():
@@ -204,4 +222,8 @@ def test_claims_that_cannot_be_are_refused(lie, noun, task):
     with pytest.warns(UserWarning, match="Round 1 of fedavg: the answer of client 2"):
         history = fl.run(lying(fl.methods.fedavg(), (2, 3), lie), task, 1)
     refused = history.rows[0]["refused"]
-    assert list(refused) == [2, 3] and noun in refused[2] and math.isfinite(history.loss[0])
+    assert (
+        list(refused) == [2, 3]
+        and noun in refused[2]
+        and math.isfinite(history.loss[0])
+    )

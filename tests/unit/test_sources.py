@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from fedlearn import reproduce
 from fedlearn.data import sources
 from fedlearn.errors import DataError
 
@@ -35,10 +34,15 @@ def write_mnist(folder, packed, n=12):
         images = np.repeat(np.arange(size, dtype=np.uint8), 28 * 28).tobytes()
         labels = (np.arange(size) % 10).astype(np.uint8).tobytes()
         for stem, data in (
-            (f"{part}-images-idx3-ubyte", struct.pack(">4I", 2051, size, 28, 28) + images),
+            (
+                f"{part}-images-idx3-ubyte",
+                struct.pack(">4I", 2051, size, 28, 28) + images,
+            ),
             (f"{part}-labels-idx1-ubyte", struct.pack(">2I", 2049, size) + labels),
         ):
-            (folder / (stem + ".gz" * packed)).write_bytes(gzip.compress(data) if packed else data)
+            (folder / (stem + ".gz" * packed)).write_bytes(
+                gzip.compress(data) if packed else data
+            )
 
 
 def picture(path, colour, size, mode="RGB"):
@@ -52,7 +56,11 @@ def write_cinic10(folder):
     for s, subset in enumerate(("train", "valid", "test")):
         for c, name in enumerate(names):
             for i in range(2):
-                picture(folder / subset / name / f"cifar10-{subset}-{i}.png", (20 * c, i, s), 32)
+                picture(
+                    folder / subset / name / f"cifar10-{subset}-{i}.png",
+                    (20 * c, i, s),
+                    32,
+                )
 
 
 def write_tiny_imagenet(folder):
@@ -76,7 +84,10 @@ def test_digits_is_fixed():
     assert d.train_x.shape == (1347, 1, 8, 8) and d.test_x.shape == (450, 1, 8, 8)
     assert d.train_x.dtype == torch.uint8 and d.train_y.dtype == torch.int64
     # The split belongs to the set's definition: these two sums change if it ever moves.
-    assert (int(d.test_x.sum()), int((d.test_y * torch.arange(450)).sum())) == (140556, 453816)
+    assert (int(d.test_x.sum()), int((d.test_y * torch.arange(450)).sum())) == (
+        140556,
+        453816,
+    )
     x = d.train_x.double()
     assert d.mean == pytest.approx((x.mean().item(),))
     assert d.std == pytest.approx((x.std(correction=0).item(),))
@@ -85,7 +96,10 @@ def test_digits_is_fixed():
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist_files_and_the_cache_comes_second(empty, packed):
     assert not sources.available("mnist")
-    for place in (empty / "mine", empty / "cache"):  # it says where it looked, and what to bring
+    for place in (
+        empty / "mine",
+        empty / "cache",
+    ):  # it says where it looked, and what to bring
         with pytest.raises(DataError, match=f"mnist.*{place}"):
             sources.load("mnist")
     write_mnist(empty / "cache" / "MNIST" / "raw", packed)
@@ -104,8 +118,12 @@ def test_cifar10_sheets(empty):
     for k, stem in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
         sheet = np.zeros((3200, 3200, 3), np.uint8)
         sheet[32:64, 64:96] = (10 * k, 1, 2)  # the tile in row 1, column 2: image 102
-        Image.fromarray(sheet).save(folder / f"{stem}.webp", lossless=True, method=0, quality=0)
-    np.savez(folder / "cifar10_index.npz", labels=(np.arange(60000) % 10).astype(np.uint8))
+        Image.fromarray(sheet).save(
+            folder / f"{stem}.webp", lossless=True, method=0, quality=0
+        )
+    np.savez(
+        folder / "cifar10_index.npz", labels=(np.arange(60000) % 10).astype(np.uint8)
+    )
     d = sources.load("cifar10")
     assert d.train_x.shape == (50000, 3, 32, 32)
     assert (d.train_x[30102].permute(1, 2, 0) == torch.tensor([30, 1, 2])).all()
@@ -116,7 +134,13 @@ def test_cifar10_sheets(empty):
 def test_cifar100_arrays(empty):
     x, y = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100)
     (empty / "mine").mkdir()
-    np.savez(empty / "mine" / "cifar100.npz", x_train=x, y_train=y, x_test=x[:5], y_test=y[:5])
+    np.savez(
+        empty / "mine" / "cifar100.npz",
+        x_train=x,
+        y_train=y,
+        x_test=x[:5],
+        y_test=y[:5],
+    )
     d = sources.load("cifar100")
     assert d.classes == 100 and d.note == sources.note("cifar100") and "lossy" in d.note
     assert np.array_equal(np.bincount(d.coarse), np.full(20, 5)) and len(d.test_y) == 5
@@ -130,7 +154,11 @@ def test_folders_of_pictures(empty):
         for name in (".DS_Store", "Thumbs.db", "._0.png"):  # the operating system's
             (mine / inside / name).write_text("x")
     d = sources.load("cinic10")
-    assert d.train_y.tolist() == d.test_y.tolist() == [c for c in range(10) for _ in range(2)]
+    assert (
+        d.train_y.tolist()
+        == d.test_y.tolist()
+        == [c for c in range(10) for _ in range(2)]
+    )
     assert (d.train_x[:, 0, 0, 0] == 20 * d.train_y).all()
     assert not d.train_x[:, 2].any(), "the validation set (1) is left alone"
     assert (d.test_x[:, 2] == 2).all() and "20 of 90,000 images to train" in d.note
@@ -139,12 +167,18 @@ def test_folders_of_pictures(empty):
     assert d.test_y.tolist() == [2, 1, 0], "by the annotations, not by the files' names"
     for x, y in ((d.train_x, d.train_y), (d.test_x, d.test_y)):
         assert (x[:, 0, 32, 32] - 60.0 * y).abs().max() <= 3
-    assert torch.equal(d.train_x[1::2, 0], d.train_x[1::2, 2]), "grey ones have three channels"
-    counts = [reproduce.count_pictures(n) for n in ("cinic10", "tiny_imagenet")]
+    assert torch.equal(d.train_x[1::2, 0], d.train_x[1::2, 2]), (
+        "grey ones have three channels"
+    )
+    names = ("cinic10", "tiny_imagenet")
+    counts = [sources.count_listed(n, sources.locate(n)) for n in names]
     assert counts == [(20, 20), (6, 3)]
 
 
-CAT, VAL = "CINIC-10/train/cat/cifar10-train-0.png", "tiny-imagenet-200/val/val_annotations.txt"
+CAT, VAL = (
+    "CINIC-10/train/cat/cifar10-train-0.png",
+    "tiny-imagenet-200/val/val_annotations.txt",
+)
 RAW = "MNIST/raw/train-images-idx3-ubyte.gz"
 
 
@@ -167,13 +201,17 @@ def test_damaged_copies_are_named(empty, name, file, harm, says):
     write_tiny_imagenet(empty / "mine" / "tiny-imagenet-200")
     write_mnist(empty / "mine" / "MNIST" / "raw", True)
     harm(empty / "mine" / file)
-    with pytest.raises(DataError, match=f"copy of {name} at .*{says}.*replace or remove"):
+    with pytest.raises(
+        DataError, match=f"copy of {name} at .*{says}.*replace or remove"
+    ):
         sources.load(name)
 
 
 def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch, capfd):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "0")
-    (empty / "cache" / "MNIST" / "raw").mkdir(parents=True)  # what a broken-off download has left
+    (empty / "cache" / "MNIST" / "raw").mkdir(
+        parents=True
+    )  # what a broken-off download has left
 
     def fetch(folder, download):
         print("noise")

@@ -54,7 +54,11 @@ def played(task, rounds=1, method=None, change=None, fresh=False, who=None, **se
     server = method.server_side(task, settings)
     if who:
         server.participants = lambda t: who
-    engine, state, rows = Spied(method, task, settings, change, fresh), server.start(), []
+    engine, state, rows = (
+        Spied(method, task, settings, change, fresh),
+        server.start(),
+        [],
+    )
     for t in range(1, rounds + 1):
         rows.append({"refused": {}})
         state = server.round(t, state, Exchange(t, engine, rows[-1], {}))
@@ -62,7 +66,9 @@ def played(task, rounds=1, method=None, change=None, fresh=False, who=None, **se
 
 
 def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(w, other[n]) for n, w in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(w, other[n]) for n, w in one.items()
+    )
 
 
 def batches(task, k):
@@ -87,7 +93,9 @@ def test_it_is_training_of_the_whole(part):
         for _ in range(2):
             x, y = task.epoch(k, torch.randperm(task.sizes[k], generator=shuffle), None)
             for rows in torch.arange(task.sizes[k]).split(B):
-                grads = torch.autograd.grad(F.cross_entropy(f_s(f_e(x[rows])), y[rows]), whole)
+                grads = torch.autograd.grad(
+                    F.cross_entropy(f_s(f_e(x[rows])), y[rows]), whole
+                )
                 with torch.no_grad():
                     part.step(whole, grads, optimizer_state)
     expected = [*state_of(f_e).values(), *state_of(f_s).values()]
@@ -105,7 +113,9 @@ def test_a_fresh_client_for_every_exchange_gives_the_same_bytes():
 
     task = fl.tasks.classification("digits", 2, train=50, test=20, augment=("crop",))
     method = fl.methods.split_learning(edge=dropping).but(optimizer=Adam(0.01))
-    one, other = (played(task, 2, method, fresh=fresh, epochs=2) for fresh in (False, True))
+    one, other = (
+        played(task, 2, method, fresh=fresh, epochs=2) for fresh in (False, True)
+    )
     assert one[3].seen == other[3].seen and same(one[1], other[1])
     assert not any(one[3].memories.values())  # after its turn nothing is kept
 
@@ -118,7 +128,9 @@ def test_a_client_that_drops_out_leaves_everything_as_before(at, task):
         return fl.WireError("gone") if (k, i) == (1, at) else data
 
     _, state, rows, engine = played(task, change=gone)
-    assert rows[0]["refused"] == {1: "gone"} and rows[0]["bytes_handover"] == 7 * HANDOVER
+    assert (
+        rows[0]["refused"] == {1: "gone"} and rows[0]["bytes_handover"] == 7 * HANDOVER
+    )
     asked = [kind for k, kind, _, _ in engine.seen if k == 1]
     assert asked == [split.HAND_OVER] + at * [split.STEP]
     assert same(state, played(task, who=(0, 2, 3))[1])  # as if it had not been drawn
@@ -166,7 +178,11 @@ def test_hostile_answers_end_the_turn_without_a_trace(kind, task):
 def test_a_client_answers_only_what_it_is_asked_for(task):
     method, memory = fl.methods.split_learning(), {}
     server, side = method.server_side(task), method.client_side(task)
-    W_e = {n.removeprefix("edge."): w for n, w in server.start().weights.items() if n[0] == "e"}
+    W_e = {
+        n.removeprefix("edge."): w
+        for n, w in server.start().weights.items()
+        if n[0] == "e"
+    }
     weights = server.weights.write(DOWN, 1, 0, W_e)
     for kind in ("train", split.STEP):  # a step before it has the weights
         with pytest.raises(fl.WireError, match="Client 0 cannot answer"):

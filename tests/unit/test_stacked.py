@@ -17,7 +17,9 @@ from fedlearn.models import state_of
 from fedlearn.parts import Context
 
 CLIENTS = 3
-STACKING = [name for name in fl.methods.METHODS if fl.methods.get(name).client_class.stacks]
+STACKING = [
+    name for name in fl.methods.METHODS if fl.methods.get(name).client_class.stacks
+]
 LAYERS = [
     (nn.Conv2d(4, 6, 3, padding=1), (4, 5, 5)),
     (nn.Conv2d(4, 8, 3, stride=2, groups=2, bias=False), (4, 7, 7)),
@@ -56,19 +58,28 @@ def different(net):
 def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
     """Outputs, gradients and running statistics."""
     with fl.rng.scope(0, "layer"):
-        both, alone = different(nn.Sequential(copy.deepcopy(layer)).double().train(training))
+        both, alone = different(
+            nn.Sequential(copy.deepcopy(layer)).double().train(training)
+        )
         batch = torch.randn(6, CLIENTS, *shape, dtype=torch.float64)
     images = stacked.channels_last(batch) if len(shape) == 3 else batch
     x = images.transpose(0, 1).requires_grad_()
     y, expected = both(x), [net(row) for net, row in zip(alone, x, strict=True)]
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
     loss = (torch.stack(expected) * weights).sum()
-    theirs = torch.autograd.grad(loss, [x, *(p for net in alone for p in net.parameters())])
+    theirs = torch.autograd.grad(
+        loss, [x, *(p for net in alone for p in net.parameters())]
+    )
     ours = torch.autograd.grad((y * weights).sum(), [x, *both.parameters()])
     pairs = [(y, torch.stack(expected)), (ours[0], theirs[0])]
-    pairs += [(g, torch.stack(theirs[1:][i :: len(ours) - 1])) for i, g in enumerate(ours[1:])]
+    pairs += [
+        (g, torch.stack(theirs[1:][i :: len(ours) - 1])) for i, g in enumerate(ours[1:])
+    ]
     each = [state_of(net) for net in alone]
-    pairs += [(t, torch.stack([one[name] for one in each])) for name, t in state_of(both).items()]
+    pairs += [
+        (t, torch.stack([one[name] for one in each]))
+        for name, t in state_of(both).items()
+    ]
     for one, other in pairs:
         torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
 
@@ -85,17 +96,28 @@ def test_narrow_shows_some_clients_and_shares_their_memory():
     assert part[1].weight is part[2].weight
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 12), st.floats(0, 100))
-def test_steps_take_every_sample_once_in_batches_of_sequential_training(sizes, batch_size, spare):
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    st.integers(1, 12),
+    st.floats(0, 100),
+)
+def test_steps_take_every_sample_once_in_batches_of_sequential_training(
+    sizes, batch_size, spare
+):
     sizes = sorted(sizes, reverse=True)
     taken = {k: [] for k in range(len(sizes))}
     for at, first, last, counts in stacked.steps(sizes, batch_size, spare):
-        assert counts == tuple(sorted(counts, reverse=True)) and len(counts) == last - first
+        assert (
+            counts == tuple(sorted(counts, reverse=True))
+            and len(counts) == last - first
+        )
         assert spare or len(set(counts)) == 1
         for k in range(first, last):
             taken[k].append((at, counts[k - first]))
     for k, n in enumerate(sizes):
-        assert taken[k] == [(at, min(batch_size, n - at)) for at in range(0, n, batch_size)]
+        assert taken[k] == [
+            (at, min(batch_size, n - at)) for at in range(0, n, batch_size)
+        ]
 
 
 def trained_both_ways(method, task, settings, dtype, spare=0):
@@ -111,7 +133,9 @@ def trained_both_ways(method, task, settings, dtype, spare=0):
     apart = moved = 0.0
     for i, k in enumerate(clients):
         local.load(state_of(net), initial)
-        local.train(net, method, Context(task, 2, k, initial, initial, net=net), settings)
+        local.train(
+            net, method, Context(task, 2, k, initial, initial, net=net), settings
+        )
         for name, t in state_of(net).items():
             apart = max(apart, float((state_of(both)[name][i] - t).abs().max()))
             moved = max(moved, float((t - initial[name]).abs().max()))
@@ -120,14 +144,20 @@ def trained_both_ways(method, task, settings, dtype, spare=0):
 
 @pytest.mark.parametrize("name", STACKING)
 def test_every_method_trains_the_same(task, name):
-    method = fl.methods.get(name).but(optimizer=fl.SGD(0.05, momentum=0.9, weight_decay=1e-3))
-    apart, moved = trained_both_ways(method, task, fl.Settings(), torch.float64, spare=50)
+    method = fl.methods.get(name).but(
+        optimizer=fl.SGD(0.05, momentum=0.9, weight_decay=1e-3)
+    )
+    apart, moved = trained_both_ways(
+        method, task, fl.Settings(), torch.float64, spare=50
+    )
     assert apart <= 1e-10 and moved > 1e-2
 
 
 def with_dropout(shape, classes):
     """Behind pooling, and behind a linear layer; digits are too small for its convolutions."""
-    return nn.Sequential(nn.ZeroPad2d(2), fl.models.NETWORKS["rpn_cnn"]((1, 12, 12), classes))
+    return nn.Sequential(
+        nn.ZeroPad2d(2), fl.models.NETWORKS["rpn_cnn"]((1, 12, 12), classes)
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +168,9 @@ def with_dropout(shape, classes):
 def test_what_is_drawn_is_drawn_the_same(changes):
     task = fl.tasks.classification("digits", 3, **{"train": 60} | changes)
     settings = fl.Settings(epochs=2, batch_size=16)
-    apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, settings, torch.float64, 99)
+    apart, moved = trained_both_ways(
+        fl.methods.fedavg(0.05), task, settings, torch.float64, 99
+    )
     assert apart <= 1e-10 and moved > 1e-3
 
 
@@ -147,7 +179,9 @@ def test_clients_of_one_image_share_a_step():
     task = fl.seeing.detection(clients=3, partition="dirichlet:0.5", train=12, test=4)
     assert task.sizes == [1, 1, 10]
     settings = fl.Settings(batch_size=4)
-    apart, moved = trained_both_ways(fl.methods.fedavg(0.05), task, settings, torch.float64)
+    apart, moved = trained_both_ways(
+        fl.methods.fedavg(0.05), task, settings, torch.float64
+    )
     assert apart <= 1e-9 and moved > 1e-3
 
 
@@ -155,12 +189,20 @@ def test_a_stacked_run_resumes_with_what_clients_keep(task, tmp_path):
     how = {"engine": "stacked", "participation": 0.5}
     fl.run("dgc", task, 1, checkpoint=tmp_path / "c", **how)
     again = fl.run("dgc", task, 3, checkpoint=tmp_path / "c", **how)
-    assert again == fl.run("dgc", task, 3, **how) and again.meta["engine"]["name"] == "stacked"
+    assert (
+        again == fl.run("dgc", task, 3, **how)
+        and again.meta["engine"]["name"] == "stacked"
+    )
 
 
-def test_no_message_of_a_later_group_is_written_before_an_earlier_ones_answers_are_out(task):
+def test_no_message_of_a_later_group_is_written_before_an_earlier_ones_answers_are_out(
+    task,
+):
     method, log = fl.methods.fedavg(), []
-    server, clients = method.server_side(task), stacked.Stacked(method.client_side(task), 3)
+    server, clients = (
+        method.server_side(task),
+        stacked.Stacked(method.client_side(task), 3),
+    )
     state = server.start()
 
     def write(k):
@@ -206,17 +248,23 @@ class Viewing(nn.Linear):
         ("take turns", fl.methods.split_learning(), None),
     ],
 )
-def test_what_cannot_be_stacked_is_refused_with_the_reason(why, method, network, monkeypatch):
+def test_what_cannot_be_stacked_is_refused_with_the_reason(
+    why, method, network, monkeypatch
+):
     task = fl.tasks.classification("digits", 3, train=60, test=20, network=network)
     history = fl.run(method, task, 1, engine="auto")
     assert history.meta["engine"]["name"] == "sequential"
     assert why in history.meta["engine"]["why"] and history == fl.run(method, task, 1)
-    monkeypatch.setattr("fedlearn.core.OneByOne.exchange", lambda *a: pytest.fail("trained"))
+    monkeypatch.setattr(
+        "fedlearn.core.OneByOne.exchange", lambda *a: pytest.fail("trained")
+    )
     with pytest.raises(ValueError, match=f"cannot be trained stacked: .*{why}"):
         fl.run(method, task, 1, engine="stacked")
 
 
-def test_memory_and_the_clients_of_a_round_say_how_many_train_together(task, monkeypatch):
+def test_memory_and_the_clients_of_a_round_say_how_many_train_together(
+    task, monkeypatch
+):
     method, settings = fl.methods.fedavg(), fl.Settings()
     need = stacked.bytes_for_one(method, task, 32)
     assert need > stacked.bytes_for_one(method, task, 8) > 7 * 4 * (10_078 + 136)
@@ -225,7 +273,9 @@ def test_memory_and_the_clients_of_a_round_say_how_many_train_together(task, mon
         return stacked.choose(engine, method, task, settings, count, limit)
 
     assert chosen(4, 2.5 * need) == stacked.Choice("stacked", 2, "asked for")
-    assert chosen(4, need) == stacked.Choice("sequential", 1, "memory for one client at a time")
+    assert chosen(4, need) == stacked.Choice(
+        "sequential", 1, "memory for one client at a time"
+    )
     assert chosen(1) == stacked.Choice("sequential", 1, "one client a round")
     assert chosen(4).together == 4 and chosen(1000).together == 128
     with pytest.raises(ValueError, match="memory_limit"):
@@ -236,7 +286,11 @@ def test_memory_and_the_clients_of_a_round_say_how_many_train_together(task, mon
 
 @pytest.mark.parametrize(
     "network, batch_size, name",
-    [("digits_cnn", 32, "stacked"), ("cifar_cnn", 32, "sequential"), ("cifar_cnn", 8, "stacked")],
+    [
+        ("digits_cnn", 32, "stacked"),
+        ("cifar_cnn", 32, "sequential"),
+        ("cifar_cnn", 8, "stacked"),
+    ],
 )
 def test_auto_stacks_small_steps(network, batch_size, name):
     task = fl.tasks.classification("digits", 3, train=120, network=network)
@@ -248,10 +302,15 @@ def test_auto_stacks_small_steps(network, batch_size, name):
 @pytest.mark.parametrize("name", ["sequential", "stacked"])
 def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
     exact, rough = (
-        fl.run(fl.methods.fedavg(), task, 1, engine=name, precision=p) for p in ("float32", "bf16")
+        fl.run(fl.methods.fedavg(), task, 1, engine=name, precision=p)
+        for p in ("float32", "bf16")
     )
-    differ = max(float((rough.state[n] - t).abs().max()) for n, t in exact.state.items())
-    assert 1e-5 < differ < 0.3 and all(t.dtype == torch.float32 for t in rough.state.values())
+    differ = max(
+        float((rough.state[n] - t).abs().max()) for n, t in exact.state.items()
+    )
+    assert 1e-5 < differ < 0.3 and all(
+        t.dtype == torch.float32 for t in rough.state.values()
+    )
     assert rough.meta["settings"]["precision"] == "bf16"
 
 
@@ -264,7 +323,9 @@ def test_a_run_leaves_no_tensor_behind():
         fl.run(fl.methods.fedavg(0.1), task, 1, engine="auto", progress=False)
         del task
         gc.collect()
-        return sum(type(o) in (torch.Tensor, torch.nn.Parameter) for o in gc.get_objects())
+        return sum(
+            type(o) in (torch.Tensor, torch.nn.Parameter) for o in gc.get_objects()
+        )
 
     alive()
     assert alive() == alive()

@@ -18,7 +18,9 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
     known = ["cpu", *["cuda", "cuda:0", "cuda:1"] * (count > 0)]
     assert [find_device(name) for name in known] == [*map(torch.device, known)]
     for name in {"cuda", "cuda:1", "cuda:2", "gpu"} - {*known}:
-        with pytest.raises(ValueError, match=f"no device '{name}'.* {', '.join(known)}"):
+        with pytest.raises(
+            ValueError, match=f"no device '{name}'.* {', '.join(known)}"
+        ):
             fl.tasks.classification(device=name)
 
 
@@ -27,7 +29,9 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
 
 def test_validation_images_are_of_the_training_images_and_train_nobody():
     make = fl.tasks.classification
-    plain, held = (make("digits", 2, train=60, seed=3, validation=v) for v in (False, True))
+    plain, held = (
+        make("digits", 2, train=60, seed=3, validation=v) for v in (False, True)
+    )
     assert (len(held.train[1]), len(held.test[1])) == (54, 6) and sum(held.sizes) == 54
     both = {x.numpy().tobytes() for x in (*held.train[0], *held.test[0])}
     assert both == {x.numpy().tobytes() for x in plain.train[0]} and len(both) == 60
@@ -38,7 +42,11 @@ def test_validation_images_are_of_the_training_images_and_train_nobody():
 
 @pytest.mark.parametrize(
     "how, noun",
-    [({"train": 9}, "tenth"), ({"test": 20}, "test"), ({"clients": [[0], [1, 2]]}, "validation")],
+    [
+        ({"train": 9}, "tenth"),
+        ({"test": 20}, "test"),
+        ({"clients": [[0], [1, 2]]}, "validation"),
+    ],
 )
 def test_a_validation_split_that_cannot_be_is_refused(how, noun):
     with pytest.raises(ValueError, match=noun):
@@ -46,14 +54,20 @@ def test_a_validation_split_that_cannot_be_is_refused(how, noun):
 
 
 def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
-    x = torch.randint(1, 256, (50, 3, 12, 12), dtype=torch.uint8, generator=rng.generator(0))
+    x = torch.randint(
+        1, 256, (50, 3, 12, 12), dtype=torch.uint8, generator=rng.generator(0)
+    )
     labels = torch.arange(50)
     cropped, y = augment.crop(x, labels, rng.generator(1))
     assert cropped.shape == x.shape and cropped.dtype == torch.uint8 and y is labels
-    cuts = F.pad(x, [4] * 4).unfold(2, 12, 1).unfold(3, 12, 1)  # [images, channels, 9, 9, 12, 12]
+    cuts = (
+        F.pad(x, [4] * 4).unfold(2, 12, 1).unfold(3, 12, 1)
+    )  # [images, channels, 9, 9, 12, 12]
     same = (cuts == cropped[:, :, None, None]).flatten(4).all(4).all(1)
     assert (same.flatten(1).sum(1) == 1).all(), "each is one cut of its own image"
-    assert same.any(0).sum() > 25 and same.any(0).any(0).all() and same.any(0).any(1).all()
+    assert (
+        same.any(0).sum() > 25 and same.any(0).any(0).all() and same.any(0).any(1).all()
+    )
     flipped, y = augment.flip(x, labels, rng.generator(1))
     mirrored = (flipped == x.flip(-1)).flatten(1).all(1)
     assert 12 < mirrored.sum() < 38 and y is labels
@@ -61,33 +75,49 @@ def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
 
 
 def test_a_pass_is_augmented_normalised_and_in_the_order_asked_for():
-    task = fl.tasks.classification("digits", 2, augment=("crop", "flip"), train=100, test=50)
+    task = fl.tasks.classification(
+        "digits", 2, augment=("crop", "flip"), train=100, test=50
+    )
     order = torch.randperm(task.sizes[1], generator=rng.generator(5))
     x, y = task.epoch(1, order, rng.generator(6))
     assert torch.equal(y, task.train[1][task.owned[1][order]])
     again, draw = task.train[0][task.owned[1][order]], rng.generator(6)
     for change in (augment.crop, augment.flip):
         again, _ = change(again, y, draw)
-    assert torch.equal(x, (again - task.source.mean[0]) / torch.tensor(task.source.std[0]))
-    both, _ = task.gather([0, 1], [torch.arange(n) for n in task.sizes], [rng.generator(6)] * 2)
+    assert torch.equal(
+        x, (again - task.source.mean[0]) / torch.tensor(task.source.std[0])
+    )
+    both, _ = task.gather(
+        [0, 1], [torch.arange(n) for n in task.sizes], [rng.generator(6)] * 2
+    )
     assert both.shape == (100, 1, 8, 8) and both.dtype == torch.uint8
 
 
 def test_permuted_pixels_are_the_same_permutation_in_training_and_test():
-    task = fl.tasks.classification("digits", 3, partition="permuted", train=300, test=80)
+    task = fl.tasks.classification(
+        "digits", 3, partition="permuted", train=300, test=80
+    )
     x, _ = task.epoch(1, torch.arange(task.sizes[1]), rng.generator(0))
     stored = task.train[0][task.owned[1]]
     plain = (stored.float() - task.source.mean[0]) / task.source.std[0]
-    torch.testing.assert_close(x.flatten(1), plain.flatten(1)[:, task.split.permutations[1]])
+    torch.testing.assert_close(
+        x.flatten(1), plain.flatten(1)[:, task.split.permutations[1]]
+    )
 
     net, (x, y) = fl.initial_network(fl.methods.fedavg(), task), task.test
     each = [task.evaluate(net, client=k) for k in range(3)]
-    for k, score in enumerate(each):  # the test set is seen with the eyes of the client named
+    for k, score in enumerate(
+        each
+    ):  # the test set is seen with the eyes of the client named
         with torch.no_grad():
-            logits = net.eval()(task.inputs(x.flatten(1)[:, task.split.permutations[k]].view_as(x)))
+            logits = net.eval()(
+                task.inputs(x.flatten(1)[:, task.split.permutations[k]].view_as(x))
+            )
         assert score["accuracy"] == float((logits.argmax(1) == y).double().mean())
         assert abs(score["loss"] - float(F.cross_entropy(logits, y))) < 1e-5
-    for name, value in task.evaluate(net).items():  # if nobody is, the mean over all of them
+    for name, value in task.evaluate(
+        net
+    ).items():  # if nobody is, the mean over all of them
         assert abs(value - sum(score[name] for score in each) / 3) < 1e-9
 
 
@@ -113,7 +143,7 @@ def test_digests_of_a_task():
     "make, wrong, says",
     [
         ("classification", {"partition": "objects"}, "count"),
-        ("classification", {"train": 0}, "kept"),
+        ("classification", {"train": 0}, "train"),
     ],
 )
 def test_tasks_that_cannot_be(make, wrong, says):

@@ -24,7 +24,9 @@ def task():
 
 
 def noise(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("n, m, d", [(1, 1, 1), (4, 2, 3), (5, 5, 2)])
@@ -33,13 +35,17 @@ def test_mmd_is_the_double_loop(n, m, d):
         K = 0.0
         for i in x.tolist():
             for j in y.tolist():
-                K += sum(math.exp(-(math.dist(i, j) ** 2) / (2 * w)) for w in mmd.WIDTHS)
+                K += sum(
+                    math.exp(-(math.dist(i, j) ** 2) / (2 * w)) for w in mmd.WIDTHS
+                )
         return K / (len(x) * len(y))
 
     a, b = noise(n, d), noise(m, d, seed=1) + 0.5
     D = float(mmd.mmd2(a, b))
     assert pytest.approx(mean(a, a) + mean(b, b) - 2 * mean(a, b), abs=1e-9) == D
-    assert float(mmd.mmd2(b, a)) == pytest.approx(D) and D > 0 == round(float(mmd.mmd2(a, a)), 12)
+    assert float(mmd.mmd2(b, a)) == pytest.approx(D) and D > 0 == round(
+        float(mmd.mmd2(a, a)), 12
+    )
     assert float(mmd.l2(torch.ones(2, 3), torch.zeros(2, 3))) == 3.0
     authors = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 5, 10, 15, 20, 25, 30, 35, 100]
     assert mmd.WIDTHS == pytest.approx([*authors, 1e3, 1e4, 1e5, 1e6], rel=1e-12)
@@ -52,7 +58,9 @@ def test_a_distance_below_the_least_pulls_no_more():
     objective = fl.methods.fedmmd(lam=0.5, least=1e-4).objective
     batch = Batch(x, y, torch.arange(5))
     loss, z = objective.begin(net, Context(task, 1, 0)), net(x).detach()
-    torch.testing.assert_close(loss(net, batch).detach(), F.cross_entropy(z, y) + 0.5 * 1e-4)
+    torch.testing.assert_close(
+        loss(net, batch).detach(), F.cross_entropy(z, y) + 0.5 * 1e-4
+    )
     with torch.no_grad():
         net.weight += 0.5
     D = mmd.mmd2(z, net(x))
@@ -87,11 +95,15 @@ def test_operators_are_their_equations():
     multi, conv = first["multi"], first["conv"]
     multi.lam.data = torch.tensor([0.0, 1.0, 0.25, 0.5]).reshape(1, 4, 1, 1)
     out = multi(E_g, E_l)
-    torch.testing.assert_close(out[:, 1], E_g[:, 1])  # lambda is the share of the global map
+    torch.testing.assert_close(
+        out[:, 1], E_g[:, 1]
+    )  # lambda is the share of the global map
     torch.testing.assert_close(out[:, 2], 0.25 * E_g[:, 2] + 0.75 * E_l[:, 2])
     W, b = noise(4, 8, seed=2).float(), noise(4, seed=3).float()
     conv.mix.weight.data, conv.mix.bias.data = W[..., None, None], b
-    expected = torch.einsum("oi,nihw->nohw", W, torch.cat([E_g, E_l], 1)) + b[:, None, None]
+    expected = (
+        torch.einsum("oi,nihw->nohw", W, torch.cat([E_g, E_l], 1)) + b[:, None, None]
+    )
     torch.testing.assert_close(conv(E_g, E_l), expected)
 
 
@@ -118,7 +130,14 @@ def test_the_server_averages_fusions_slowly():
     part, lam = fusion.MovingAverage(0.9), torch.tensor([0.5, 0.0])
     state = {"extractor.w": torch.zeros(2), "fusion.lam": lam}
     arrivals = [
-        Arrival(k, n, {"extractor.w": torch.full((2,), k + 0.0), "fusion.lam": torch.full((2,), v)})
+        Arrival(
+            k,
+            n,
+            {
+                "extractor.w": torch.full((2,), k + 0.0),
+                "fusion.lam": torch.full((2,), v),
+            },
+        )
         for k, n, v in ((0, 1, 1.0), (1, 3, -1.0))
     ]
     new = part.aggregate(state, arrivals, Context(None, 1))
@@ -137,10 +156,17 @@ def test_a_personal_fusion_stays_with_its_client(task):
     kept = [clients.memories[k]["fusion.lam"].clone() for k in range(4)]
     assert all(bool(v.any()) for v in kept) and not torch.equal(kept[0], kept[1])
     assert not state.weights["fusion.lam"].any()
-    got = clients.side.download(3, 1, server.send(3, 1, state)[0], clients.memories[1]).start
-    for name, w in state.weights.items():  # the shared body, and the client's fusion beside it
+    got = clients.side.download(
+        3, 1, server.send(3, 1, state)[0], clients.memories[1]
+    ).start
+    for (
+        name,
+        w,
+    ) in state.weights.items():  # the shared body, and the client's fusion beside it
         assert torch.equal(got[name], kept[1] if name == "fusion.lam" else w)
-    clients.side.method = method.but(optimizer=fl.SGD(1e38))  # a fusion that diverges is not kept
+    clients.side.method = method.but(
+        optimizer=fl.SGD(1e38)
+    )  # a fusion that diverges is not kept
     answer = clients.answer(3, 0, server.send(3, 0, state)[0])
     with pytest.raises(fl.WireError, match="diverged"):
         server.receive(3, 0, answer, state)
@@ -149,6 +175,10 @@ def test_a_personal_fusion_stays_with_its_client(task):
     ctx = server.context(3, 0, server.down, {})
     sections = fl.methods.fedfusion().downlink.encode(state.weights, ctx)
     with pytest.raises(fl.WireError, match="fusion"):
-        clients.side.download(3, 0, pack(Message(DOWN, 3, 0, 0, sections), server.down), {})
+        clients.side.download(
+            3, 0, pack(Message(DOWN, 3, 0, 0, sections), server.down), {}
+        )
     with pytest.raises(fl.WireError, match="Client 0"):
-        server.receive(3, 0, pack(Message(UP, 3, 0, task.sizes[0], sections), server.up), state)
+        server.receive(
+            3, 0, pack(Message(UP, 3, 0, task.sizes[0], sections), server.up), state
+        )

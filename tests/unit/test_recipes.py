@@ -1,0 +1,258 @@
+"""The recipes of ``fedlearn reproduce``: which runs they list, how these are done and stored."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import fedlearn as fl
+from fedlearn.core import federation as rounds
+from fedlearn.data import sources
+from fedlearn.lab import cli, recipes, results
+from fedlearn.lab.cli import main
+
+COUNTS = {"quick": 2670, "small": 301, "full": 12}  # stored runs, at least
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """New runs are written into ``runs/`` below it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def made(monkeypatch, rows, **block):
+    """The runs of a recipe "made" of one block on a few digits."""
+    few = {
+        "partition": ["iid"],
+        "rounds": 1,
+        "train": 40,
+        "test": 20,
+        "clients": 2,
+        "rows": rows,
+    }
+    quick = {"seeds": [0], "runs": [few | block]}
+    recipe = {"paper": "rpn", "shows": "nothing", "quick": quick}
+    monkeypatch.setitem(recipes.RECIPES, "made", recipe)
+    return recipes.runs("made")
+
+
+def labels(name="rpn_digits"):
+    return sorted(line["experiment"]["label"] for line in results.recent(name).values())
+
+
+@pytest.mark.parametrize("scale", recipes.SCALES)
+def test_every_run_can_be_made_and_stored_runs_are_found(scale):
+    listed = recipes.runs(None, scale)
+    lines = recipes.stored(listed)
+    assert len({(run.folder, run.name) for run in listed}) == len(
+        {run.key for run in listed}
+    )
+    assert sum(run.key in lines for run in listed) >= COUNTS[scale]
+    for run in listed[::10]:
+        assert run.method().parts()
+        fl.partition.parse(run.experiment.partition)
+    for trial in (trial for run in listed for trial in run.trials):
+        e = trial.experiment
+        assert e.validation and e.test is None and e.seed >= 1000
+
+
+def test_stored_runs_are_what_their_recipes_state():
+    for scale in ("quick", "small"):
+        listed = recipes.runs(None, scale)
+        lines = recipes.stored(listed)
+        for run in (run for run in listed if run.key in lines):
+            e = run.experiment
+            line = lines[run.key]
+            meta = line["meta"]
+            assert (line["method"], len(line["rows"])) == (e.method, e.rounds)
+            assert meta["task"]["seed"] == e.seed
+            assert meta["task"]["partition"] == repr(fl.partition.parse(e.partition))
+            assert meta["settings"].items() <= vars(e.settings).items()
+            options = json.loads(json.dumps(e.options)).items() - {(run.tuned, None)}
+            for name, value in options:
+                assert meta["options"][name] == (
+                    "inf" if value == float("inf") else value
+                )
+            if run.trials:  # the choice comes out again
+                value = meta["options"][run.tuned]
+                assert value in [
+                    trial.experiment.options[run.tuned] for trial in run.trials
+                ]
+                accuracy = {
+                    float(v): float(a) for v, a in meta["tuned"][run.tuned].items()
+                }
+                assert recipes.best(accuracy) == value
+
+
+def test_the_key_is_of_the_experiment_and_not_of_the_machine():
+    one = {"only": ("FedAvg",), "seeds": (0,), "split": ("iid",)}
+    [run] = recipes.runs("fed_kgf_figure3", "full", **one)
+    [on_gpu] = recipes.runs("fed_kgf_figure3", "full", **one, device="cuda")
+    assert on_gpu.experiment.precision == "bf16"
+    assert on_gpu.key == run.key
+    others = [
+        replace(run, experiment=replace(run.experiment, **{n: 3}))
+        for n in ("rounds", "lr")
+    ]
+    more = {"label": "x"}, {"but": {"server": "x"}}, {"kind": "trial"}
+    others += [replace(run, **how) for how in more]
+    assert len({run.key, *(other.key for other in others)}) == 6
+
+
+def test_finished_runs_are_left_alone_and_stopped_runs_go_on(
+    folder, monkeypatch, capsys
+):
+    few = "--rounds 2 --seed 3 --partition iid --train 100 --test 50 --only FedAvg --only Fed-KGF"
+    words = ["reproduce", "fed_kgf_figure3", *few.split(), "--no-progress"]
+    trained = []
+    real = rounds.one_round
+
+    def counted(server, engine, t, *rest, **how):
+        trained.append((server.method.name, t))
+        if len(trained) == 4:  # the last round of the second method
+            raise KeyboardInterrupt
+        return real(server, engine, t, *rest, **how)
+
+    monkeypatch.setattr(rounds, "one_round", counted)
+    assert main(words) == 130
+    assert labels("fed_kgf_digits") == ["Fed-KGF"]
+    assert not main(words)
+    assert trained == [
+        ("fed_kgf", 1),
+        ("fed_kgf", 2),
+        ("fedavg", 1),
+        ("fedavg", 2),
+        ("fedavg", 2),
+    ]
+    assert not main(words)
+    assert len(trained) == 5
+    assert {path.suffix for path in folder.glob("*/*")} == {".json"}
+    assert not main([*words, "--plan", "--seed", "4"])
+    assert "4 runs, 2 stored" in capsys.readouterr().out
+
+
+def test_a_rate_is_chosen_on_validation_images(monkeypatch):
+    tune = {"options": {"lr": [1e-6, 1e-5, 0.1]}}
+    rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"as": "A"}}}
+    [a, b] = made(monkeypatch, rows, tune=tune, rounds=4, train=200)
+    assert a.trials == b.trials
+    recipes.reproduce("made", progress=False, seeds=(3, 4))
+    lines = list(results.recent("rpn_digits").values())
+    trials = [line for line in lines if line["experiment"].get("short")]
+    whole = [line for line in lines if line not in trials]
+    assert (len(trials), len(whole)) == (3, 4)  # for two seeds and two rows
+    for line in trials:
+        task = line["meta"]["task"]
+        assert (task["train"], task["test"], task["seed"]) == (180, 20, 1000)
+        assert task["validation"] and len(line["rows"]) == 1
+    tried = {x["meta"]["options"]["lr"]: x["rows"][-1]["accuracy"] for x in trials}
+    for line in whole:
+        meta = line["meta"]
+        assert meta["options"]["lr"] == recipes.best(tried)
+        assert meta["chosen_on"] == "validation" and meta["task"]["test"] == 20
+        assert {float(v): a for v, a in meta["tuned"]["lr"].items()} == tried
+
+
+def test_the_best_value():
+    assert recipes.best({1: 0.2, 2: 0.2, 3: 0.1, 4: float("nan")}) == 1
+    with pytest.raises(ValueError, match="accuracy"):
+        recipes.best({0.1: float("nan")})
+
+
+def test_the_command_of_a_run_lists_it():
+    listed = [
+        run for scale in recipes.SCALES for run in recipes.runs(None, scale)[::161]
+    ]
+    for run in listed:
+        _, words = cli.parse(run.command[1:])
+        choice = {"only": words.only, "seeds": words.seed, "split": words.partition}
+        again = recipes.runs(words.recipe, words.scale, **choice)
+        assert run.key in [one.key for one in again]
+
+
+def test_a_search_is_done_once_and_goes_on(folder, monkeypatch):
+    block = recipes.RECIPES["fed_repopt_table1"]["quick"]["runs"][0]
+    spec = {"dataset": "digits", "train": 60, "rounds": 3, "lr": 0.1}
+    how = {"only": ("RepVGG CSLA", "RepVGG RepOpt"), "seeds": (0,), "split": ("iid",)}
+    how |= {"rounds": 1, "train": 60, "test": 30, "progress": False}
+    for label in how["only"]:
+        monkeypatch.setitem(block["rows"][label], "scales", spec)
+    trained = []
+    real = rounds.one_round
+
+    def stops(server, engine, t, *rest, **more):
+        if server.method.name == "search":
+            trained.append(t)
+            if trained == [1, 2, 3]:
+                raise KeyboardInterrupt
+        return real(server, engine, t, *rest, **more)
+
+    monkeypatch.setattr(rounds, "one_round", stops)
+    with pytest.raises(KeyboardInterrupt):
+        recipes.reproduce("fed_repopt_table1", **how)
+    recipes.reproduce("fed_repopt_table1", **how)
+    assert trained == [1, 2, 3, 3]
+    assert not list(folder.glob("*/*.checkpoint"))
+    csla, repopt = (
+        x for x in results.recent("fed_repopt_digits").values() if "rows" in x
+    )
+    assert csla["rows"][-1]["loss"] == pytest.approx(
+        repopt["rows"][-1]["loss"], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("tune", "noun"),
+    [({"options": {"lr": []}}, "list"), ({"options": {"bogus": [1]}}, "bogus")],
+)
+def test_a_choice_among_nothing_is_refused(monkeypatch, tune, noun):
+    with pytest.raises(ValueError, match=noun):
+        made(monkeypatch, {"A": {"method": "fedavg"}}, tune=tune)
+
+
+def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, capsys):
+    rows = {
+        "A": {"method": "fedavg"},
+        "B": {"method": "fedprox", "tune": {"mu": [0.5]}},
+    }
+    made(monkeypatch, rows, tune={"options": {"lr": [0.1]}})
+    real = recipes.make
+
+    def make(run, *how):
+        if run.label == "A, lr 0.1":
+            raise MemoryError
+        return real(run, *how)
+
+    monkeypatch.setattr(recipes, "make", make)
+    with pytest.raises(ValueError, match="memory"):
+        recipes.reproduce("made", progress=False)
+    assert labels() == ["B", "B, mu 0.5"]
+    assert "A, lr 0.1 digits iid 1000, which it needs" in capsys.readouterr().out
+
+
+def test_missing_data_does_not_stop_other_runs(monkeypatch):
+    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
+    monkeypatch.setattr(sources, "available", lambda name: name == "digits")
+    made(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
+    runs = recipes.RECIPES["made"]["quick"]["runs"]
+    runs.append(runs[0] | {"dataset": "cinic10"})
+    with pytest.raises(ValueError, match="cinic10"):
+        recipes.reproduce("made", progress=False)
+    assert labels() == ["A"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "row"),
+    [("fed_kgf_figure3", "Fed-KGF"), ("fed_repopt_table1", "RepVGG RepOpt")],
+)
+def test_stored_runs_come_out_again(recipe, row):
+    """Their first rounds: bytes exactly, accuracies but for what another processor rounds."""
+    chosen = {"only": (row,), "seeds": (0,), "split": ("iid",)}
+    recipes.reproduce(recipe, rounds=2, progress=False, **chosen)
+    short, whole = (recipes.runs(recipe, **chosen, **n)[0] for n in ({"rounds": 2}, {}))
+    again, before = (recipes.stored([run])[run.key] for run in (short, whole))
+    for now, then in zip(again["rows"], before["rows"][:2], strict=True):
+        assert all(now[c] == then[c] for c in ("bytes_up", "bytes_down", "clients"))
+        assert now["accuracy"] == pytest.approx(then["accuracy"], abs=0.05)
