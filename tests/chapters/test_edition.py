@@ -16,7 +16,6 @@ import yaml
 
 from fedlearn.book.check import CHAPTERS as EXERCISES
 from fedlearn.book.check import empty, module_of, solutions
-from fedlearn.book.grids import chapter_file
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = {
@@ -222,18 +221,6 @@ def test_a_lesson_is_45_minutes(name):
     assert len(re.findall(r"[Pp]redict, (then move|change, run)", text)) >= 2
 
 
-def test_ten_minutes_are_forty_lines_of_plain_pytorch():
-    """A whole FedAvg, before a line of it is compressed, without this package."""
-    notebook = CHAPTERS["start/ten_minutes.ipynb"]
-    assert len(" ".join(prose(notebook)).split()) <= 1200
-    sources = [c.source for c in visible(notebook)]
-    assert not any("fedlearn" in source for source in sources)
-    whole = [
-        n for n, source in enumerate(sources) if source.startswith("def federated")
-    ]
-    assert sum(map(lines, sources[: whole[0] + 1])) <= 40
-
-
 @EVERY
 def test_tables_have_units(name):
     for call, node in lab_calls(CHAPTERS[name]):
@@ -266,30 +253,6 @@ def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
                 n for n, v in own.items() if empty(v() if isinstance(v, type) else v)
             ]
             assert blank, f"{list(own)} is answered already"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name for name in CHAPTERS if name.startswith("papers/") and name not in AUDITS],
-)
-def test_explorers_have_five_positions_and_fedavg(name):
-    grid = chapter_file(Path(name).stem)["grid"]
-    assert list(grid["lines"])[0] == "FedAvg" and len(grid["seeds"]) >= 3
-    controls = [
-        line["positions"] for line in grid["lines"].values() if "control" in line
-    ]
-    assert controls and min(map(len, [grid["clients"], *controls])) >= 5
-
-
-def test_every_reference_has_its_paragraph():
-    """The bibliography page is plain Markdown; no entry of references.bib is missing there."""
-    page = " ".join((BOOK / "appendix" / "bibliography.md").read_text().split())
-    titles = re.findall(
-        r"^\s*title\s*=\s*\{(.*)\},?$", (BOOK / "references.bib").read_text(), re.M
-    )
-    assert titles
-    for title in titles:
-        assert re.sub(r"[{}]", "", title).replace("--", "-") in page, title
 
 
 def test_every_folder_of_the_package_is_in_the_wheel():

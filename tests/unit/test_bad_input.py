@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn.arguments import check_value
 from fedlearn.errors import DataError
 from fedlearn.lab import cli
 
@@ -218,34 +217,6 @@ def test_a_network_is_refused_when_the_task_is_built(name):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_networks_of_detectors_and_segmenters_are_tried_too():
-    pictures, boxes = np.ones((4, 64, 64), np.uint8), [[[20, 10, 36, 30, 0]]] * 4
-    for make, of, targets, classes, noun in (
-        (
-            fl.seeing.segmentation,
-            fl.seeing.from_masks,
-            pictures,
-            2,
-            r"\[2, 2, 64, 64\]",
-        ),
-        (fl.seeing.detection, fl.seeing.from_boxes, boxes, 1, "head"),
-    ):
-        with pytest.raises(ValueError, match=noun):
-            data = of(pictures, targets, classes, 0.5)
-            make(data, 2, network=lambda s, c: nn.Conv2d(s[0], 1, 1))
-
-
-def test_more_outputs_than_classes_and_any_real_numbers_are_taken():
-    for x in (
-        X,
-        X.astype(np.float16),
-        (100 * X).astype(int),
-        torch.tensor(X, requires_grad=True),
-    ):
-        task = own(x, network=linear(7), train=20, test=8)
-        assert len(fl.run("fedavg", task, 1)) == 1
-
-
 CALLS = {
     "callbacks": (lambda: fl.run("fedavg", TASK, on_round="log.csv"), "on_round"),
     "a step behind the last": (
@@ -300,32 +271,3 @@ def test_a_call_is_refused_in_one_sentence(name, nothing_trains):
 def test_an_option_of_a_method_is_not_one_of_a_run():
     with pytest.raises(TypeError, match=r"fedavg\(lr=...\)"):
         fl.run("fedavg", TASK, lr=0.1)
-
-
-def test_numbers_are_checked_as_they_are_annotated():
-    for value, annotation, checked in (
-        (np.float32(1), float, 1.0),
-        (np.int64(3), int, 3),
-        (3, float, 3.0),
-        (None, float | None, None),
-    ):
-        taken = check_value("it", value, annotation, None)
-        assert taken == checked and type(taken) is type(checked)
-    assert check_value("it", float("inf"), float, float("inf")) == float("inf")
-    assert fl.parts.Krum(np.int64(2)) == fl.parts.Krum(2)
-    wrong = [
-        (1.0, int),
-        (True, int),
-        (True, float),
-        (1, bool),
-        (10**400, float),
-        (10**4000, int),
-    ]
-    for value, annotation in [
-        *wrong,
-        (-3.5e38, float),
-        (float("inf"), float),
-        (None, int),
-    ]:
-        with pytest.raises(ValueError, match="it must be"):
-            check_value("it", value, annotation, 0)

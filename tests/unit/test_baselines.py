@@ -57,70 +57,6 @@ def local_steps(task, t, k, weights, direction, lr=0.1):
     return (w, b), steps
 
 
-class Run:
-    """A method's rounds, one by one, beside which the formulas are computed by hand."""
-
-    def __init__(self, method):
-        self.task, self.last_seen = uneven(), {}
-        self.server = method.server_side(self.task, SETTINGS)
-        self.engine = fl.clients(method, self.task, SETTINGS)
-        self.state, self.n, self.t = self.server.start(), self.task.sizes, 0
-        self.names = list(self.state.weights)
-        self.weights = [x.clone() for x in self.state.weights.values()]
-
-    def __iter__(self):
-        """Who takes part in each of four rounds; the round itself is played afterwards."""
-        for self.t in range(1, 5):
-            yield self.server.participants(self.t)
-            self.state, row = one_round(
-                self.server, self.engine, self.t, self.state, self.last_seen
-            )
-            assert not row["refused"] and not row["untaken"]
-            for name, w in zip(self.names, self.weights, strict=True):
-                close(self.state.weights[name], w, 1e-5)
-
-    def train(self, k, direction):
-        return local_steps(self.task, self.t, k, self.weights, direction)
-
-    def mean(self, updates):
-        """sum_k (n_k / n) u_k over those who are there, for each of the two tensors."""
-        n = sum(self.n[k] for k in updates)
-        return [sum(self.n[k] / n * u[i] for k, u in updates.items()) for i in (0, 1)]
-
-
-def test_fedprox_is_the_gradient_of_its_term():
-    run = Run(fl.methods.fedprox(mu=0.3))
-    for who in run:
-
-        def direction(g, y, x=run.weights):
-            return [g[i] + 0.3 * (y[i] - x[i]) for i in (0, 1)]
-
-        run.weights = run.mean({k: run.train(k, direction)[0] for k in who})
-
-
-@pytest.mark.parametrize("server_lr", [1.0, 0.5])
-def test_scaffold_is_algorithm_1_with_option_2(server_lr):
-    run, lr = Run(fl.methods.scaffold(server_lr=server_lr)), 0.1
-    N, zero = sum(run.n), [torch.zeros_like(w) for w in run.weights]
-    c, c_i = zero, dict.fromkeys(range(3), zero)
-    for who in run:
-        x, dy, dc = run.weights, {}, {}
-        for k in who:
-
-            def direction(g, y, k=k):
-                return [g - c_k + c for g, c_k, c in zip(g, c_i[k], c, strict=True)]
-
-            y, K = run.train(k, direction)
-            plus = [c_i[k][i] - c[i] + (x[i] - y[i]) / (K * lr) for i in (0, 1)]
-            dy[k] = [y[i] - x[i] for i in (0, 1)]
-            dc[k] = [plus[i] - c_i[k][i] for i in (0, 1)]
-            c_i[k] = plus
-        run.weights = [w + server_lr * d for w, d in zip(x, run.mean(dy), strict=True)]
-        share = sum(run.n[k] for k in who) / N
-        c = [old + share * d for old, d in zip(c, run.mean(dc), strict=True)]
-    assert all(c[i].abs().max() > 1e-2 for i in (0, 1))
-
-
 def arrived(updates, sizes, epochs=1, batch_size=10):
     """What the server part gets when these clients sent these updates of w, and buffers b."""
     ctx = Context(
@@ -172,56 +108,6 @@ def test_the_norm_of_a_is_how_far_local_sgd_goes_along_a_constant_gradient(momen
     for steps in range(1, 8):
         sgd.step(p, [torch.ones(1)], state)
         assert part._norm(steps) == pytest.approx(-float(p[0]), rel=1e-5)
-
-
-NEXT = {
-    "adagrad": lambda v, D: v + D**2,
-    "yogi": lambda v, D: v - 0.01 * D**2 * torch.sign(v - D**2),
-    "adam": lambda v, D: 0.99 * v + 0.01 * D**2,
-}
-
-
-@pytest.mark.parametrize("kind", NEXT)
-def test_adaptive_servers_are_algorithm_2(kind):
-    part, state, x = (
-        Adaptive(kind, lr=0.5, beta1=0.8, tau=0.01),
-        dict(STATE),
-        STATE["w"],
-    )
-    m, v, memory = torch.zeros(2), torch.full((2,), 0.01**2), {}
-    for t in range(4):
-        u = {0: [0.3 / (t + 1), -0.1], 1: [0.001, 0.5 * t]}
-        arrivals, ctx = arrived(u, [30, 10])
-        ctx.memory = memory
-        state = part.aggregate(state, arrivals, ctx)
-        D = (30 * torch.tensor(u[0]) + 10 * torch.tensor(u[1])) / 40
-        m, v = 0.8 * m + 0.2 * D, NEXT[kind](v, D)
-        x = x + 0.5 * m / (v.sqrt() + 0.01)
-        close(state["w"], x)
-        close(state["b"], torch.tensor([(t + 1) * 0.25]))  # a buffer: the plain mean
-
-
-def test_feddyn_is_algorithm_1():
-    alpha = 0.3
-    run = Run(fl.methods.feddyn(alpha=alpha))
-    N, zero = sum(run.n), [torch.zeros_like(w) for w in run.weights]
-    h, g = zero, dict.fromkeys(range(3), zero)
-    for who in run:
-        start, theta, moved = run.weights, {}, {}
-        for k in who:
-
-            def direction(grad, w, k=k, start=start):
-                return [grad[i] - g[k][i] + alpha * (w[i] - start[i]) for i in (0, 1)]
-
-            theta[k] = run.train(k, direction)[0]
-            moved[k] = [theta[k][i] - start[i] for i in (0, 1)]
-            g[k] = [g[k][i] - alpha * moved[k][i] for i in (0, 1)]
-        share = sum(run.n[k] for k in who) / N
-        h = [old - alpha * share * u for old, u in zip(h, run.mean(moved), strict=True)]
-        run.weights = [
-            m - part / alpha for m, part in zip(run.mean(theta), h, strict=True)
-        ]
-    assert all(h[i].abs().max() > 1e-3 for i in (0, 1))
 
 
 def test_who_trains_alone_sends_nothing_and_goes_on_with_its_own_model():

@@ -7,7 +7,6 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
-import torch
 
 import fedlearn as fl
 from fedlearn.book import explorers
@@ -96,20 +95,6 @@ def test_a_panel_trains_what_is_chosen(monkeypatch):
     monkeypatch.setattr(explorers, "train_chosen", lambda *_: 1 / 0)
     button.click()
     assert "ZeroDivisionError" in picture.value
-
-
-def test_agreement_has_the_numbers_of_each_case():
-    found = {
-        (k, a): (range(k), torch.eye(k), f"drift {a}")
-        for k in (2, 3)
-        for a in (0.1, 10)
-    }
-    spec = fl.book.agreement(found)
-    assert len(spec["data"]["values"]) == 2 * (4 + 9)
-    assert [p["bind"]["options"] for p in spec["params"]] == [[2, 3], [0.1, 10]]
-    assert "'|'" in spec["title"]["text"]["expr"] and '"3|10": "drift 10"' in str(
-        spec["title"]
-    )
 
 
 def test_compare_draws_every_history(histories):

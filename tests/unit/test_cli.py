@@ -1,7 +1,6 @@
 """The command line as a user types it, and the experiment that it states."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -105,13 +104,6 @@ print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_a_code_page_without_our_letters_is_written_to():
-    code_page = os.environ | {"PYTHONIOENCODING": "cp1252"}
-    words = [sys.executable, "-m", "fedlearn", "check", "--paper", "rpn"]
-    done = subprocess.run(words, capture_output=True, env=code_page)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 def test_several_processes_give_the_same_histories(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -159,12 +151,3 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
     assert not main(["run", "rpn", *few, "--rounds", "3", "--out", "b.json"])
     assert fl.History.from_json("a") == fl.History.from_json("b.json")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b.json"]
-
-
-def test_files_of_each_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    files = "--save net.safetensors --plot both.png --link LTE".split()
-    assert not main(["compare", "fedavg", "rpn", *SMALL, *files])
-    assert "minutes" in capsys.readouterr().out
-    ends = ["net.fedavg.0.safetensors", "net.rpn.0.safetensors"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["both.png", *ends]

@@ -24,9 +24,6 @@ from fedlearn.book.check import (
     number,
     solutions,
 )
-from fedlearn.methods.fed_kgf import modules, represent
-from fedlearn.methods.fedfusion import Convolution
-from fedlearn.models import parameter_count, resnet8, resnet18, resnet110, state_of
 
 EXERCISES = [
     name for chapter in CHAPTERS for name in module_of(f"{chapter}-x").EXERCISES
@@ -213,17 +210,6 @@ def test_a_verdict_says_why():
         )
 
 
-def test_an_error_of_the_answer_is_its_own_also_in_a_test_that_yields():
-    assert (
-        "it stopped with StopIteration"
-        in fl.check("seeing-iou", ends(StopIteration())).reason
-    )
-
-
-def test_the_package_answers_no_exercise():
-    assert "the package's" in fl.check("seeing-iou", fl.methods.rpn).reason
-
-
 # ---- numbers that differ by student --------------------------------------------------------------
 
 VARIED = [n for n in EXERCISES if isinstance(module_of(n).EXERCISES[n], Varied)]
@@ -301,43 +287,3 @@ def test_an_exercise_that_is_not_there(call, name, noun):
 
 
 # ---- the numbers of the exercises are those of the package ---------------------------------------
-
-
-def test_payloads_are_those_of_the_networks():
-    state = state_of(fl.models.cifar_cnn())
-    assert sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * right(
-        "rpn-payload"
-    )
-    own = parameter_count(fl.models.cifar_cnn()) + parameter_count(Convolution(64))
-    assert own == right("fed_mmd_fusion-payload")
-    net = represent(resnet18(), 16)
-    last = modules(fl.methods.fed_kgf().uplink.schema(net))[-2:]
-    sent = sum(state_of(net)[name].numel() for names in last for name in names)
-    assert sent == right("fed_kgf-upload")
-    H = resnet8().extractor.eval()(torch.zeros(1, 3, 32, 32))
-    each = 4 * (H.numel() + 2 * 10) + 2 + 4  # H, both logits, label, index
-    assert 8 * parameter_count(resnet110()) // each == right("fed_gkt-crossover")
-
-
-def test_the_numbers_on_flat_kernels_are_those_of_the_runs():
-    text = " ".join(fl.solution("seeing-flat").text.split())
-    grid = (
-        fl.book.pooled_layers()
-        .query("clients == 4 and round == 12")
-        .set_index("pooled")
-    )
-    up, quality = grid["up"], grid["map"]
-    assert up[0] - up[1] == up[1] - up[2] == 131_072 and "131,072" in text
-    assert f"costs {100 * (quality[0] - quality[1]):.0f} points" in text
-    assert (
-        f"both cost {100 * (quality[0] - quality[2]):.0f}, down to {quality[2]:.3f}"
-        in text
-    )
-    runs, _ = fl.results.tables(fl.results.load("seeing_digits"))
-    ends = runs.query("task == 'detection' and clients == 5").groupby("label")
-    for column in ("last test", "map_50_95"):
-        rpn, fedavg = ends[column].mean()[["RPN", "FedAvg"]]
-        assert (
-            f"{rpn:.3f} of {fedavg:.3f}" in text
-            and f"{100 * rpn / fedavg:.0f} %" in text
-        )

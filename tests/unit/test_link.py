@@ -76,11 +76,6 @@ def test_what_no_link_can_have(wrong, noun):
         link.time(history(), **{"up": 1e3, "down": 1e3} | wrong)
 
 
-def test_a_history_without_rounds_takes_no_time():
-    with pytest.raises(ValueError, match="without rounds"):
-        link.time(fl.History("x", {}, []), 1.0, 1.0)
-
-
 def test_the_table_has_minutes_where_there_is_a_link():
     runs = {"a": [history(), history(seconds=8.0)], "b": [history(up=1)]}
     how = {"up": "1kbit", "down": "2kbit"}

@@ -1,6 +1,5 @@
 """Links: what fits into a chain, what a step is told, what error feedback keeps, and coders."""
 
-import math
 
 import pytest
 import torch
@@ -85,26 +84,6 @@ class Flipped(SharedRandomness):
         return self.of.decode(section, shape) * self._flips(generator, shape, "decoded")
 
 
-def test_a_shared_coder_draws_the_same_on_both_sides_up_and_down_without_a_byte(task):
-    log = []
-    code, plain = (
-        Code(Flipped(Dense(), log)),
-        FEDAVG.but(downlink=fl.Downlink(Residual())),
-    )
-    flipped = plain.but(
-        uplink=fl.Uplink(Update(), code), downlink=fl.Downlink(Residual(), code)
-    )
-    ours, theirs = (fl.run(m, task, 2, participation=0.5) for m in (flipped, plain))
-    assert ours == theirs and all(
-        torch.equal(t, theirs.state[n]) for n, t in ours.state.items()
-    )
-    # another draw for each tensor of each of the two clients and of the server, in both rounds
-    encoded, decoded = (
-        {s for way, s in log if way == what} for what in ("encoded", "decoded")
-    )
-    assert decoded <= encoded and len(decoded) == 2 * 3 * len(ours.state)
-
-
 def test_steps_are_replayed_with_the_draws_of_the_round_they_were_coded_in(task):
     """A client that missed rounds decodes their steps with the generators of these rounds. Of the
     third, in which nobody was heard, there is none."""
@@ -124,30 +103,6 @@ def test_steps_are_replayed_with_the_draws_of_the_round_they_were_coded_in(task)
         last_seen |= dict.fromkeys(who, t)
         state = server.aggregate(t, state, arrivals, last_seen)
     assert sizes[2, 0] < sizes[4, 1] < sizes[5, 2]  # one step, two, the whole model
-
-
-def test_another_client_and_another_round_draw_anew(task):
-    schema = Schema({"w": (9, 9)})
-    for coder in (wire.EDEN(), wire.QSGD(1)):
-        link = fl.Uplink(Update(), Code(coder))
-        drawn = [context(task, {}, schema, t, k) for t in (1, 2) for k in (0, 1)]
-        assert (
-            len({bytes(link.encode({"w": noise(9, 9)}, ctx)["w"]) for ctx in drawn})
-            == 4
-        )
-
-
-def test_a_subclass_that_replaces_one_function_of_a_coder_is_obeyed(task):
-    class Quieter(Dense):
-        def encode(self, tensor):
-            return super().encode(tensor / 2)
-
-    x, ctx = {n: t + 1 for n, t in ZERO.items()}, context(task, {})
-    link = fl.Uplink(Update(), Code(Quieter()))
-    assert all(
-        torch.equal(t, x[n] / 2)
-        for n, t in link.decode(link.encode(x, ctx), ctx).items()
-    )
 
 
 def test_a_message_has_just_the_tensors_of_the_schema(task):
@@ -182,46 +137,3 @@ def test_feedback_keeps_what_later_steps_leave_out(task, coder):
             torch.testing.assert_close(there, t * x[n], atol=1e-4, rtol=1e-4)
     assert total.keys() == x.keys(), "every tensor had its turn"
     assert "error/mean" not in memory  # batch statistics are no sum of updates
-
-
-def test_momentum_masks_only_what_was_sent_and_batch_statistics_have_none(task):
-    memory, ones = {}, torch.ones(3)
-    g = {"w": torch.arange(1.0, 7).reshape(2, 3), "b": ones, "mean": ones}
-    link, ctx = (
-        fl.Uplink(Update(), Momentum(0.5), Lossy(TopK(1 / 6))),
-        context(task, memory),
-    )
-    assert link.decode(link.encode(g, ctx), ctx)["w"].tolist() == [[0, 0, 0], [0, 0, 6]]
-    assert memory["u/w"].tolist() == [[1, 2, 3], [4, 5, 0]] and memory[
-        "u/b"
-    ].tolist() == [1, 1, 1]
-    second = link.decode(link.encode(g, ctx), ctx)
-    assert (
-        second["w"].tolist() == [[0, 0, 0], [0, 7.5, 0]]
-        and second["b"].tolist() == [1.5] * 3
-    )
-    assert memory["u/w"].tolist() == [[1.5, 3, 4.5], [6, 0, 6]]
-    assert second["mean"].tolist() == [1, 1, 1] and "u/mean" not in memory
-
-
-CHAINS = [
-    (Feedback(), Lossy(wire.EDEN())),
-    (Lossy(wire.TernGrad()),),
-]
-
-
-@pytest.mark.parametrize("steps", CHAINS, ids=repr)
-def test_up_and_down_and_stacked(smooth, steps):
-    """Fewer bytes than dense, up and down, where the steps of the server go through the same chain.
-    Stacked and one by one agree on bytes."""
-    task = fl.tasks.classification(
-        "digits", 4, "dirichlet:0.5", train=240, test=100, network=smooth
-    )
-    link, dense = fl.Uplink(Update(), *steps), fl.run(FEDAVG, task, 2)
-    both = FEDAVG.but(uplink=link, downlink=Replay(link), server=KeptSteps(link))
-    ours, stacked = (fl.run(both, task, 2, engine=e) for e in ("sequential", "stacked"))
-    assert (ours.bytes_up < dense.bytes_up).all() and ours.bytes_down[
-        1
-    ] < dense.bytes_down[1]
-    assert abs(1 - stacked.bytes_up[-1] / ours.bytes_up[-1]) < 0.01
-    assert math.isclose(stacked.loss[-1], ours.loss[-1], rel_tol=0.01)

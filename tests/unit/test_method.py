@@ -8,28 +8,9 @@ import torch
 import fedlearn as fl
 from fedlearn.core import Exchange
 from fedlearn.methods.signsgd import Majority
-from fedlearn.parts import KeptSteps, Model, Named, Update
+from fedlearn.parts import KeptSteps, Update
 
 FEDAVG, STC, PM = fl.methods.fedavg(), fl.methods.stc(), fl.methods.fedpm()
-
-
-def part(base, name):
-    return type("Mine", (base,), {name: lambda *args: None})()
-
-
-@pytest.mark.parametrize(
-    "parts, member",
-    [
-        ({"model": part(Model, "biuld")}, "build"),
-        ({"downlink": part(fl.Downlink, "gruop")}, "group"),
-        ({"server": part(fl.Mean, "agregate")}, "aggregate"),
-        ({"server": part(fl.Mean, "zzz")}, None),
-    ],
-)
-def test_a_misspelt_member_is_refused(parts, member):
-    hint = f"'{member}'" if member else "begin with _"
-    with pytest.raises(ValueError, match=f"Mine has .*{hint}"):
-        FEDAVG.but(**parts)
 
 
 UNFIT = [
@@ -96,12 +77,3 @@ def test_nothing_of_a_round_that_diverged_stays_in_a_clients_memory(name, task):
         assert set(row["refused"]) == (set(range(4)) if t == 2 else set()), row[
             "refused"
         ]
-
-
-def test_a_method_prints_what_was_chosen():
-    """Its record is compared and stored: a function by its name, no part that is as usual."""
-
-    def mine(shape, classes): ...
-
-    assert repr(Named(mine)) == "Named('mine')" != repr(Named("mlp"))
-    assert "TwoStream(lam=0.1, distance='mmd')" in repr(fl.methods.fedmmd())

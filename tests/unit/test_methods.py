@@ -1,9 +1,6 @@
 """What all methods share, and the compressing baselines: each part against its paper's update rule,
 written out once more."""
 
-import math
-from functools import partial
-from importlib import import_module
 
 import pytest
 import torch
@@ -11,14 +8,8 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn.core import local
-from fedlearn.engines import stacked
-from fedlearn.methods.dgc import Warming
-from fedlearn.methods.fednova import Normalised
-from fedlearn.methods.fedpm import Masked
-from fedlearn.methods.rpn import Pool
-from fedlearn.models import state_of
-from fedlearn.parts import Arrival, Context, Continued
-from fedlearn.wire import DOWN, Message, Schema, Signs, TopK, pack
+from fedlearn.parts import Arrival, Context
+from fedlearn.wire import DOWN, Message, Schema, pack
 
 METHODS = sorted(fl.methods.METHODS)
 AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]
@@ -36,13 +27,6 @@ def noise(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def played(server, clients, t, k, state):
-    """One client's part of a round -> what arrives."""
-    return server.receive(
-        t, k, clients.answer(t, k, server.send(t, k, state)[0]), state
-    )
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
     method = fl.methods.get(name, **QUICK.get(name, {}))
@@ -52,111 +36,6 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
         fl.run(method, task, 3, participation=0.5, checkpoint=tmp_path / "c") == whole
     )
     assert not any(row["refused"] for row in whole.rows)
-
-
-def test_dgc_is_momentum_correction_with_masking(task):
-    """The same update in every round."""
-    method, m, u, v, kept = (
-        fl.methods.dgc(ratio=1 / 32, warmup=2, clip=3.0),
-        0.9,
-        {},
-        {},
-        [],
-    )
-    server, client, memory = method.server_side(task), method.client_side(task), {}
-    w = server.start().weights
-    g = {
-        n: torch.randn(t.shape, generator=fl.rng.generator(0, n)) for n, t in w.items()
-    }
-    names = [n for n in g if g[n].dim() > 1]
-    norm = math.sqrt(sum(float(g[n].square().sum()) for n in names))
-    for t in range(1, 5):
-        ctx = client.context(t, 0, client.up, memory, start=w)
-        sections = method.uplink.encode({n: w[n] + g[n] for n in w}, ctx)
-        sent = method.uplink.decode(
-            sections, server.context(t, 0, server.up, {}, start=w)
-        )
-        for n in names:
-            u[n] = m * u.get(n, 0) + g[n] * min(1.0, 3.0 / math.sqrt(4) / norm)
-            v[n] = v.get(n, 0) + u[n]
-            k = math.ceil(v[n].numel() * max(1 / 32, 0.25**t if t <= 2 else 0))
-            least = v[n].abs().flatten().topk(k).values[-1]
-            expected = v[n] * (v[n].abs() >= least)
-            torch.testing.assert_close(sent[n], expected, atol=1e-5, rtol=1e-4)
-            u[n], v[n] = u[n] * (expected == 0), v[n] * (expected == 0)
-        kept.append(k)
-    assert kept[0] > kept[1] > kept[2] == kept[3]
-
-
-@pytest.mark.parametrize("missed", [0, 2])
-def test_fedcomgate_tracks_the_difference_from_the_mean(missed, task):
-    """delta_j is (mean of the client's gradients) - (movement of the model in the rounds it
-    missed, their mean)."""
-    method, settings = (
-        fl.methods.fedcomgate(lr=0.05, bits=16),
-        fl.Settings(batch_size=10),
-    )
-    server, clients = (
-        method.server_side(task, settings),
-        fl.clients(method, task, settings),
-    )
-    states, sent = [server.start()], {}
-    for t in range(1, missed + 2):
-        who = range(4) if t == 1 else range(1, 4)
-        arrivals = [played(server, clients, t, k, states[-1]) for k in who]
-        states.append(server.aggregate(t, states[-1], arrivals))
-        sent = sent or arrivals[0].update
-    played(server, clients, missed + 2, 0, states[-1])
-    for n in sent.keys() - server.up.buffers:
-        moved = (states[-1].weights[n] - states[0].weights[n]) / (missed + 1)
-        expected = (moved - sent[n]) / (0.05 * -(-task.sizes[0] // 10))
-        torch.testing.assert_close(
-            clients.memories[0][f"delta/{n}"], expected, atol=1e-5, rtol=1e-4
-        )
-
-
-def test_majority_vote():
-    """One client, one vote, also in the mean of the buffers, however many samples it has."""
-    majority = import_module("fedlearn.methods.signsgd").Majority(0.1)
-    state = {"w": torch.zeros(3), "b": torch.ones(1)}
-    votes = torch.tensor([[1.0, -1, 1], [1, -1, -1], [-1, -1, 1]])
-    ctx = Context(None, 1, schema=Schema({"w": (3,), "b": (1,)}, frozenset({"b"})))
-    arrivals = [
-        Arrival(k, 10**k, {"w": votes[k], "b": torch.tensor([3.0 * k])})
-        for k in range(3)
-    ]
-    new = majority.aggregate(state, arrivals, ctx)
-    torch.testing.assert_close(new["w"], torch.tensor([0.1, -0.1, 0.1]))
-    torch.testing.assert_close(new["b"], torch.tensor([1 + (0.0 + 3 + 6) / 3]))
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-def test_fedpm_draws_masks_of_fixed_weights(scaled, task):
-    """dL/ds = dL/dm sigma'(s), straight through the draw; scaled, times theta."""
-    net = fl.initial_network(fl.methods.fedpm(scaled=scaled), task)
-    layers = [m for m in stacked.stack(net, 2).modules() if isinstance(m, Masked)]
-    assert layers and all(layer.scaled == scaled for layer in layers)
-    assert not any("frozen" in name for name in state_of(net)), "never sent"
-    for layer in filter(lambda m: isinstance(m, Masked), net.modules()):
-        score, c = layer.weight_score, math.e / math.sqrt(layer.weight_score[0].numel())
-        torch.testing.assert_close(layer.frozen_weight.abs(), torch.full_like(score, c))
-        w, upstream, theta = (
-            layer.train().weight,
-            noise(*score.shape),
-            score.detach().sigmoid(),
-        )
-        assert (
-            (w.abs() < 1e-6) | ((w.abs() - c).abs() < 1e-6)
-        ).all()  # off, or on with its sign
-        (slope,) = torch.autograd.grad((w * upstream).sum(), score)
-        expected = upstream * layer.frozen_weight * theta * (1 - theta)
-        torch.testing.assert_close(slope, expected * (theta if scaled else 1.0))
-        on = score > 0
-        assert (
-            torch.equal(layer.eval().weight, layer.frozen_weight * on) and not on.all()
-        )
-        score.data.fill_(20.0)
-        assert layer.train().weight.all(), "on, as theta is 1"
 
 
 def test_masks_between_the_end_points():
@@ -194,38 +73,6 @@ def test_one_sign_scale_for_the_whole_model(task):
     for n in ("a", "b"):
         torch.testing.assert_close(sent[n], scale * torch.where(x[n] < 0, -1.0, 1.0))
         torch.testing.assert_close(memory[f"error/{n}"], x[n] - sent[n])
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-def test_amsgrad_server(corrected):
-    """w <- w + lr m / sqrt(v^), v^ from 0.001 on; corrected m / (1 - b1^t), v^ / (1 - b2^t)."""
-    server = fl.methods.fedcams(server_lr=0.5, corrected=corrected).server
-    state, memory = {"w": torch.zeros(3), "b": torch.zeros(1)}, {}
-    schema = Schema({"w": (3,), "b": (1,)}, frozenset({"b"}))
-    m, v, highest, expected = (
-        torch.zeros(3),
-        torch.zeros(3),
-        torch.full((3,), 1e-3),
-        torch.zeros(3),
-    )
-    for t in range(1, 6):
-        D = noise(3, seed=t)
-        ctx = Context(None, t, memory=memory, schema=schema)
-        state = server.aggregate(
-            state, [Arrival(0, 1, {"w": D, "b": torch.ones(1)})], ctx
-        )
-        m, v = 0.9 * m + 0.1 * D, 0.99 * v + 0.01 * D**2
-        highest = torch.maximum(highest, v)
-        b1, b2 = (0.9**t, 0.99**t) if corrected else (0, 0)
-        expected = expected + 0.5 * (m / (1 - b1)) / (highest / (1 - b2)).sqrt()
-        torch.testing.assert_close(state["w"], expected)
-        assert state["b"] == t  # a buffer: plain mean
-
-
-@pytest.mark.parametrize("name", ["fedpm", "fed_gkt", "fedfusion"])
-def test_keep_is_the_same_optimiser_continued(name):
-    kept, anew = (fl.methods.get(name, keep=keep).optimizer for keep in (True, False))
-    assert kept == Continued(anew) != anew
 
 
 WRONG = [  # numbers out of range: test_options
@@ -338,19 +185,3 @@ def test_diverged_clients_are_refused_and_the_run_goes_on(name, engine):
     assert len(history) == 2 and all(
         torch.isfinite(t).all() for t in history.state.values()
     )
-
-
-@pytest.mark.parametrize(
-    "make, noun",
-    [
-        (lambda: Warming(Signs()), "TopK"),
-        (lambda: Warming(TopK(0.1), warmup=-1), "warmup"),
-        (lambda: Normalised(momentum=1.0), "momentum"),
-        (lambda: Pool(share=1.01), "share"),
-        (lambda: fl.run(partial(print), None), "method"),
-    ],
-)
-def test_a_part_that_cannot_be_is_refused(make, noun):
-    with pytest.raises(ValueError, match=noun) as raised:
-        make()
-    assert "call it" not in str(raised.value)

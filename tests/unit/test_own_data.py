@@ -10,8 +10,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from scipy.sparse import csr_array
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
@@ -19,7 +17,6 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
 import fedlearn as fl
-from fedlearn.data import partition
 from fedlearn.errors import DataError
 from fedlearn.lab import cli
 
@@ -103,13 +100,6 @@ def test_bands_stay_bands_and_what_does_not_show_them_is_refused():
     refused("channels", fl.data.arrays, x, Y, channels="middle")
 
 
-@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32, np.float64])
-def test_pixels_keep_their_values(kind):
-    x = (PICTURES[..., 0].astype(np.float64) * 257).astype(kind)
-    data = fl.data.arrays(x, Y)
-    assert data.train_x.dtype == torch.float32 and rows(whole(data)[0]) == rows(x)
-
-
 def picture(mode, i=0):
     return Image.fromarray(PICTURES[i]).convert(mode)
 
@@ -135,14 +125,6 @@ def test_a_palette_becomes_colours(mode):  # h02
         assert data.train_x.shape[1:] == (3, 8, 8) and rows(whole(data)[0]) == rows(
             colours
         )
-
-
-@pytest.mark.parametrize("mode", ["L", "1", "LA"])
-def test_grey_pictures_have_one_channel(mode):
-    pictures = [picture(mode, i) for i in range(60)]
-    data = fl.data.dataset(items(pictures))
-    assert data.train_x.shape[1:] == (1, 8, 8)
-    assert rows(whole(data)[0]) == rows([np.asarray(p.convert("L")) for p in pictures])
 
 
 def test_transparency_is_said(tmp_path):
@@ -189,16 +171,6 @@ def test_a_random_transform_is_refused(draw):  # h05
     refused("augment=", fl.data.dataset, Drawn(draw))
     refused("augment=", fl.data.dataset, items(PICTURES), Drawn(draw))
     refused("augment=", fl.data.clients, [Drawn(draw), items(PICTURES)])
-
-
-def test_labels_that_are_drawn_are_refused():
-    pairs = items(PICTURES)
-
-    class Labelled(Drawn):
-        def __getitem__(self, i):
-            return pairs[i][0], int(self.draw() < 0.5)
-
-    refused("augment=", fl.data.dataset, Labelled(DRAW.random))
 
 
 @pytest.mark.parametrize("low", [-9999.0, 1e20])
@@ -730,35 +702,6 @@ DATA = fl.data.arrays(X, Y)
 )
 def test_clients_of_a_task_that_cannot_be(how, noun):
     refused(noun, fl.tasks.classification, **{"dataset": DATA} | how)
-
-
-def test_positions_are_of_the_training_samples():
-    lists = [[5, 3, 8], torch.arange(10, 30), range(40, 48)]
-    task = fl.tasks.classification(DATA, lists)
-    assert [i.tolist() for i in task.owned] == [
-        [3, 5, 8],
-        [*range(10, 30)],
-        [*range(40, 48)],
-    ]
-
-
-@settings(max_examples=60)
-@given(st.data())
-def test_lists_are_a_partition_or_are_refused(data):
-    n = data.draw(st.integers(1, 12))
-    lists = data.draw(
-        st.lists(st.lists(st.integers(-1, n), max_size=4), min_size=1, max_size=4)
-    )
-    flat = [i for positions in lists for i in positions]
-    fine = all(lists) and len(set(flat)) == len(flat) and all(0 <= i < n for i in flat)
-    try:
-        split = partition.positions(lists, n)(np.zeros(n, int), len(lists), None)
-    except ValueError as error:
-        assert not fine and "\n" not in str(error)
-    else:
-        assert fine and [i.tolist() for i in split.indices] == [
-            sorted(i) for i in lists
-        ]
 
 
 def test_a_function_in_a_file_makes_data(tmp_path):

@@ -171,46 +171,6 @@ def test_the_command_of_a_run_lists_it():
         assert run.key in [one.key for one in again]
 
 
-def test_a_search_is_done_once_and_goes_on(folder, monkeypatch):
-    block = recipes.RECIPES["fed_repopt_table1"]["quick"]["runs"][0]
-    spec = {"dataset": "digits", "train": 60, "rounds": 3, "lr": 0.1}
-    how = {"only": ("RepVGG CSLA", "RepVGG RepOpt"), "seeds": (0,), "split": ("iid",)}
-    how |= {"rounds": 1, "train": 60, "test": 30, "progress": False}
-    for label in how["only"]:
-        monkeypatch.setitem(block["rows"][label], "scales", spec)
-    trained = []
-    real = rounds.one_round
-
-    def stops(server, engine, t, *rest, **more):
-        if server.method.name == "search":
-            trained.append(t)
-            if trained == [1, 2, 3]:
-                raise KeyboardInterrupt
-        return real(server, engine, t, *rest, **more)
-
-    monkeypatch.setattr(rounds, "one_round", stops)
-    with pytest.raises(KeyboardInterrupt):
-        recipes.reproduce("fed_repopt_table1", **how)
-    recipes.reproduce("fed_repopt_table1", **how)
-    assert trained == [1, 2, 3, 3]
-    assert not list(folder.glob("*/*.checkpoint"))
-    csla, repopt = (
-        x for x in results.recent("fed_repopt_digits").values() if "rows" in x
-    )
-    assert csla["rows"][-1]["loss"] == pytest.approx(
-        repopt["rows"][-1]["loss"], rel=1e-3
-    )
-
-
-@pytest.mark.parametrize(
-    ("tune", "noun"),
-    [({"options": {"lr": []}}, "list"), ({"options": {"bogus": [1]}}, "bogus")],
-)
-def test_a_choice_among_nothing_is_refused(monkeypatch, tune, noun):
-    with pytest.raises(ValueError, match=noun):
-        made(monkeypatch, {"A": {"method": "fedavg"}}, tune=tune)
-
-
 def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, capsys):
     rows = {
         "A": {"method": "fedavg"},

@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import subprocess
 
 import pytest
 
@@ -100,20 +99,6 @@ def test_the_stored_runs_are_all_read_and_are_the_same_when_packed_again(tmp_pat
     assert count >= 3627
 
 
-def test_a_summary_has_mean_and_deviation():
-    one, other = history(), history((0.5, 0.6, 0.4))
-    table = fl.summary({"a": [one, other], "b": other}, target=0.75, megabytes=0.005)
-    reached = [
-        "0.600 ± 0.283",
-        "0.350 ± 0.212",
-        "3.0 (1 of 2 runs)",
-        "0.01 (1 of 2 runs)",
-    ]
-    # of three rounds the last is the last quarter
-    assert table.loc["a"].to_list() == [3, reached[0], *reached, "0.00", "0.01"]
-    assert table.loc["b", "rounds to 75%"] == "not reached"
-
-
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A checkout without results, and a recipe of two runs; do(commit, ...) does them."""
@@ -172,35 +157,6 @@ def test_uncommitted_code_is_not_packed(checkout, capsys, commit):
     assert "uncommitted" in capsys.readouterr().err
     assert not results.packed("own_digits")
     assert len(results.recent("own_digits")) == 2
-
-
-def test_a_commit_is_dirty_if_programs_differ_not_if_results_do(tmp_path, monkeypatch):
-    def git(*words):
-        own = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(
-            ["git", "-C", tmp_path, *own, *words], check=True, capture_output=True
-        )
-
-    names = (
-        "fedlearn/a.py",
-        "data/rpn/results/a.jsonl.gz",
-        "data/rpn/grid.json",
-        "book/a.md",
-    )
-    files = [tmp_path / name for name in names]
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("1")
-    monkeypatch.setattr(results, "data_path", (tmp_path / "data").joinpath)
-    assert results.provenance()["commit"] == "not a checkout"
-    for words in ("init -q", "add .", "commit -qm all"):
-        git(*words.split())
-    whole = results.provenance()["commit"]
-    for file in files[1:]:
-        file.write_text("2")
-    assert results.provenance()["commit"] == whole
-    files[0].write_text("2")
-    assert results.provenance()["commit"] == f"{whole}-dirty"
 
 
 def test_ahead_takes_five_seeds_and_an_interval_without_zero():

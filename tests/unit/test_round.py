@@ -2,9 +2,7 @@
 
 import json
 import math
-import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +11,8 @@ import torch.nn.functional as F
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.core import Exchange, local
+from fedlearn.core import Exchange
 from fedlearn.core.federation import one_round
-from fedlearn.core.local import good_threads
 from fedlearn.models import state_of
 from fedlearn.parts import State, Step
 from fedlearn.wire import UP, Message, pack, same_body
@@ -52,37 +49,6 @@ def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(smooth):
         w = new
     history = fl.run(fl.methods.fedavg(0.05), task, 2, epochs=2, batch_size=16)
     torch.testing.assert_close(history.state, w, rtol=1e-4, atol=1e-5)
-
-
-def test_same_seed_same_history_whatever_the_global_generators_do():
-    """Also with dropout."""
-    task = fl.tasks.classification(
-        "digits", 2, network="mcmahan_cnn", train=40, test=20
-    )
-    first = fl.run("rpn", task, 2)
-    torch.manual_seed(1)
-    random.seed(1)
-    before = torch.get_rng_state()
-    second = fl.run("rpn", task, 2)
-    assert first == second and equal(first.state, second.state)
-    assert torch.equal(before, torch.get_rng_state()), (
-        "a run must leave the global generator alone"
-    )
-    assert first != fl.run("rpn", replace(task, seed=1), 2)
-
-
-def test_both_sides_draw_the_same_clients_anew_each_round_and_at_least_one():
-    task = fl.tasks.classification("digits", 10, train=100, test=20)
-    settings = fl.Settings(participation=0.3)
-    server, clients = (
-        FEDAVG.server_side(task, settings),
-        FEDAVG.client_side(task, settings),
-    )
-    drawn = [(server.participants(t), clients.participants(t)) for t in range(1, 30)]
-    assert all(a == b and len({*a}) == 3 and [*a] == sorted(a) for a, b in drawn)
-    assert len(set(drawn)) > 10
-    few = FEDAVG.server_side(task, fl.Settings(participation=1e-9))
-    assert len(few.participants(1)) == 1
 
 
 class Scripted:
@@ -255,29 +221,6 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
             fl.run(FEDAVG, task, 2, checkpoint=file)
 
 
-def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
-    """Wherever it is: 10 places of the head, which is text, 30 of the tensors."""
-    path, refused, draw = tmp_path / "run.checkpoint", 0, np.random.default_rng(0)
-    method, how = (
-        fl.methods.rpn(momentum=0.5),
-        {"participation": 0.5, "checkpoint": path},
-    )
-    right = fl.run(method, task, 1, **how)
-    whole = path.read_bytes()
-    head = 8 + int.from_bytes(whole[:8], "little")
-    for at in [*draw.integers(0, head, 10), *draw.integers(head, len(whole), 30)]:
-        damaged = bytearray(whole)
-        damaged[at] ^= 1 << int(draw.integers(8))
-        path.write_bytes(damaged)
-        try:
-            after = fl.run(method, task, 1, **how)
-        except ValueError:
-            refused += 1
-        else:  # a blank of the head's padding
-            assert after == right and equal(after.state, right.state)
-    assert refused >= 37
-
-
 def by_hand(rounds=3):
     rows = [
         {"round": t, "accuracy": t / 10 if t > 1 else None, "bytes_up": 10**6 * t}
@@ -359,18 +302,6 @@ def test_a_client_answers_only_what_it_is_asked_for(task):
     message = server.send(1, 0, server.start())[0]
     with pytest.raises(fl.WireError, match="'dance'"):
         clients.answer(1, 0, message, "dance")
-
-
-def test_small_steps_get_one_thread_and_large_ones_all(task):
-    """The limit is 50 million multiply-adds in the largest batch that a client can have."""
-    net = fl.models.digits_cnn()
-    batch = math.ceil(50e6 / fl.models.multiply_adds(net, task.shape))
-    many, few = (
-        SimpleNamespace(example=task.example, sizes=[n]) for n in (10**6, batch - 1)
-    )
-    with local.threads(3):
-        assert [good_threads(net, many, b) for b in (batch - 1, batch)] == [1, 3]
-        assert good_threads(net, few, 10**6) == 1, "no client has so large a batch"
 
 
 def test_refit_measures_statistics_and_touches_no_weight():

@@ -18,8 +18,7 @@ from torchvision.ops import box_iou
 
 import fedlearn as fl
 from fedlearn import DataError, models, rng
-from fedlearn.lab import cli
-from fedlearn.seeing import trunk, yolo
+from fedlearn.seeing import trunk
 from fedlearn.seeing.detection import best, precisions
 from fedlearn.seeing.detection import flip as flip_boxes
 from fedlearn.seeing.heads import Centre, SimOTA, ThreeAnchors
@@ -49,17 +48,6 @@ def test_parameters_and_multiply_adds(name):
         net = NETWORKS[name]()
         counts = models.parameter_count(net), models.multiply_adds(net, shape)
     assert counts == COUNTS[name]
-
-
-def test_detectors_expect_few_objects_at_first():
-    for layer in yolo.yolox_s((1, 64, 64), 4, 8).heads[0].predict[1:]:
-        assert layer.bias.sigmoid().detach().numpy() == pytest.approx(0.01)
-    net = yolo.scene_detector()
-    assert net.classifier.bias[4].sigmoid().item() == pytest.approx(0.05)
-    branch = yolo.yolov3((1, 32, 32), 2).heads[0]
-    shares = branch.predict[1].bias.unflatten(0, (3, 7)).sigmoid()
-    assert shares[:, 4].tolist() == pytest.approx([0.05] * 3)
-    assert (shares[:, 5:] > 0.4).all()
 
 
 # ---- heads
@@ -108,14 +96,6 @@ def loss_of(head, outputs, y):
 def test_losses_by_hand(name):
     losses = [float(loss_of(head, maps(head), rows(name)[None])) for head in HEADS]
     assert losses == pytest.approx(CASES[name][1:], abs=2e-6)
-
-
-@pytest.mark.parametrize("seed, loss", [(0, 23.822119), (1, 23.624062)])
-def test_places_of_several_objects(seed, loss):
-    outputs = maps(SimOTA(), seed, well=True)
-    assert float(loss_of(SimOTA(), outputs, rows("crowded")[None])) == pytest.approx(
-        loss, abs=2e-6
-    )
 
 
 @EACH_HEAD
@@ -218,22 +198,6 @@ def test_pixel_cross_entropy():
     y[1] = VOID
     scores.requires_grad_()
     assert not torch.autograd.grad(pixel_cross_entropy(scores, y), scores)[0][1].any()
-
-
-def test_squares_of_pixels():
-    """The middle of a square counts in the loss; all of it gets the square's class."""
-    y = torch.zeros(1, 8, 8, dtype=torch.uint8)
-    y[:, 2::4, 2::4] = torch.tensor([[1, 0], [0, 1]])
-    right = 20 * F.one_hot(y[:, 2::4, 2::4].long(), 3).movedim(-1, 1).float()
-    assert (
-        float(pixel_cross_entropy(right, y))
-        < 1e-6
-        < float(pixel_cross_entropy(-right, y))
-    )
-    task = fl.seeing.segmentation("digits", 2, train=2, test=1)
-    read = task.read(right.repeat(1, 1, 8, 8))
-    assert read.shape == (1, 64, 64)
-    assert read[0, :4, :4].eq(1).all() and read[0, :4, 4:8].eq(0).all()
 
 
 class Says(nn.Module):
@@ -615,17 +579,6 @@ def test_a_missing_trunk(monkeypatch):
 # ---- tasks and runs
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_validation_images(kind):
-    make = fl.seeing.TASKS[kind]
-    plain, held = (
-        make("digits", 2, train=60, seed=3, validation=v) for v in (False, True)
-    )
-    assert (len(held.train[1]), len(held.test[1])) == (54, 6) and sum(held.sizes) == 54
-    both = {x.numpy().tobytes() for x in (*held.train[0], *held.test[0])}
-    assert both == {x.numpy().tobytes() for x in plain.train[0]}
-
-
 def test_evaluation_in_batches(monkeypatch):
     task = fl.seeing.segmentation("digits", 2, train=20, test=40)
     net = fl.initial_network(fl.methods.fedavg(), task)
@@ -646,36 +599,3 @@ def test_stacked_training_is_sequential_training(kind, spare):
         fl.methods.fedavg(0.05), task, settings, torch.float64, spare
     )
     assert apart <= 1e-9 and moved > 1e-3
-
-
-def test_one_step_of_a_yolox():
-    """Of one client, on two pictures of 64 pixels."""
-    x = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), np.uint8)
-    objects = [[[4.0, 8, 40, 50, 0]], [[1.0, 1, 30, 30, 1], [20.0, 20, 60, 60, 0]]]
-    source = fl.seeing.from_boxes(x[:2], objects, 2, (x[2:], objects[:1]))
-    task = fl.seeing.detection(
-        source, 1, network=lambda shape, n: yolo.yolox_s(shape, n, 4)
-    )
-    history = fl.run(fl.methods.fedavg(1e-4), task, 1, batch_size=2)
-    row, parameters = history.final, models.parameter_count(task.network())
-    assert 0 < row["loss"] < 1e5
-    assert 4 * parameters < row["bytes_up"] < 4.3 * parameters
-    before = fl.initial_network(fl.methods.fedavg(), task).state_dict()
-    moved = [
-        not torch.equal(before[n], t) for n, t in history.state.items() if t.dim() > 2
-    ]
-    assert sum(moved) > 0.8 * len(moved), "all but heads of maps without objects"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line(kind, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    words = (
-        f"run fedavg --task {kind} --dataset digits:0.2 --clients 2 --train 16 --test 4"
-    )
-    more = "--partition objects --augment flip --rounds 1 --threads 1 --out - --no-progress"
-    assert not cli.main([*words.split(), *more.split()])
-    stored = json.loads(capsys.readouterr().out)
-    task, row = stored["meta"]["task"], stored["rows"][0]
-    assert (task["task"], task["dataset"]) == (kind, "digit_scenes:0.2")
-    assert 0 <= row["accuracy"] <= 1 and 0 <= row[KINDS[kind]] <= 1 and row["loss"] > 0

@@ -5,15 +5,9 @@ from importlib import import_module
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 import fedlearn as fl
-from fedlearn import models
 from fedlearn.core import Exchange
-from fedlearn.core.local import new_network
-from fedlearn.models import state_of
-from fedlearn.parts import SGD, Adam, Context, Named
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
 split = import_module("fedlearn.methods.split_learning")  # fl.methods has the function
@@ -73,51 +67,6 @@ def same(one, other):
 
 def batches(task, k):
     return math.ceil(task.sizes[k] / B)
-
-
-# oneDNN sums in another order for each layout of the maps
-@torch.backends.mkldnn.flags(enabled=False)
-@pytest.mark.parametrize("part", [SGD(0.05, momentum=0.9), Adam(0.01)], ids=repr)
-def test_it_is_training_of_the_whole(part):
-    """An optimiser's moments live through the steps of a turn, on both sides, and begin anew with
-    the next."""
-    task = fl.tasks.classification("digits", 2, train=80, test=20)
-    method = fl.methods.split_learning().but(optimizer=part)
-    _, state, _, _ = played(task, 2, method, epochs=2)
-    f_e = fl.initial_network(method, task).extractor.train()
-    f_s = new_network(Named("digits_server", (16, 4, 4)), task).train()
-    whole = [*f_e.parameters(), *f_s.parameters()]
-    for t, k in ((1, 0), (1, 1), (2, 0), (2, 1)):
-        optimizer_state = part.init(whole, Context(task, t, k))
-        shuffle = fl.rng.generator(task.seed, "shuffle", t, k)
-        for _ in range(2):
-            x, y = task.epoch(k, torch.randperm(task.sizes[k], generator=shuffle), None)
-            for rows in torch.arange(task.sizes[k]).split(B):
-                grads = torch.autograd.grad(
-                    F.cross_entropy(f_s(f_e(x[rows])), y[rows]), whole
-                )
-                with torch.no_grad():
-                    part.step(whole, grads, optimizer_state)
-    expected = [*state_of(f_e).values(), *state_of(f_s).values()]
-    for mine, theirs in zip(state.values(), expected, strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
-def test_a_fresh_client_for_every_exchange_gives_the_same_bytes():
-    """All that a client needs in its turn is in its memory, also to draw and to augment."""
-
-    def dropping(shape, classes):
-        net = models.digits_edge(shape, classes)
-        net.extractor.append(nn.Dropout(0.3))
-        return net
-
-    task = fl.tasks.classification("digits", 2, train=50, test=20, augment=("crop",))
-    method = fl.methods.split_learning(edge=dropping).but(optimizer=Adam(0.01))
-    one, other = (
-        played(task, 2, method, fresh=fresh, epochs=2) for fresh in (False, True)
-    )
-    assert one[3].seen == other[3].seen and same(one[1], other[1])
-    assert not any(one[3].memories.values())  # after its turn nothing is kept
 
 
 @pytest.mark.parametrize("at", [0, "the end"])

@@ -74,25 +74,6 @@ def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
     assert torch.equal(flipped[~mirrored], x[~mirrored])
 
 
-def test_a_pass_is_augmented_normalised_and_in_the_order_asked_for():
-    task = fl.tasks.classification(
-        "digits", 2, augment=("crop", "flip"), train=100, test=50
-    )
-    order = torch.randperm(task.sizes[1], generator=rng.generator(5))
-    x, y = task.epoch(1, order, rng.generator(6))
-    assert torch.equal(y, task.train[1][task.owned[1][order]])
-    again, draw = task.train[0][task.owned[1][order]], rng.generator(6)
-    for change in (augment.crop, augment.flip):
-        again, _ = change(again, y, draw)
-    assert torch.equal(
-        x, (again - task.source.mean[0]) / torch.tensor(task.source.std[0])
-    )
-    both, _ = task.gather(
-        [0, 1], [torch.arange(n) for n in task.sizes], [rng.generator(6)] * 2
-    )
-    assert both.shape == (100, 1, 8, 8) and both.dtype == torch.uint8
-
-
 def test_permuted_pixels_are_the_same_permutation_in_training_and_test():
     task = fl.tasks.classification(
         "digits", 3, partition="permuted", train=300, test=80

@@ -366,29 +366,6 @@ def test_bits_and_error_of_a_normal_tensor(coder, bits, wrong, right_on_average)
         assert (error(mean, x) < 1.3 * wrong / draws) == right_on_average
 
 
-@settings(max_examples=40)
-@given(
-    SHAPES | st.sampled_from([(4, 3, 5), (4, 3, 2, 3, 4)]),
-    SEEDS,
-    st.sampled_from([0.0, 0.5, 3.0, 1e9]),
-    st.booleans(),
-)
-def test_pooled_is_the_mean_of_each_kernel_of_filters_that_changed(
-    shape, seed, threshold, plain
-):
-    x, coder = tensor(shape, seed), Pooled(threshold=threshold, plain=plain)
-    section = encode(coder, x)
-    if x.dim() < 3:
-        assert torch.equal(through(coder, x), x)
-        return
-    size = x.flatten(1).sum(1).abs() if plain else x.abs().flatten(1).sum(1)
-    keep, kernels = size >= threshold, x.flatten(2)
-    expected = kernels.mean(2, keepdim=True).expand_as(kernels) * keep[:, None, None]
-    torch.testing.assert_close(through(coder, x).flatten(2), expected)
-    bits = math.ceil(len(x) / 8) if threshold else 0
-    assert len(section) == bits + 4 * int(keep.sum()) * x.shape[1]
-
-
 @given(st.integers(0, 300), st.floats(0, 1), SEEDS)
 def test_positions_there_and_back_in_the_fewest_bytes(n, p, seed):
     index = np.flatnonzero(np.random.default_rng(seed).random(n) < p)
@@ -400,35 +377,6 @@ def test_positions_there_and_back_in_the_fewest_bytes(n, p, seed):
     unary = [int((gaps >> b).sum()) + len(gaps) for b in range(32)]
     sizes = [(bits + 7) // 8 + (len(gaps) * b + 7) // 8 for b, bits in enumerate(unary)]
     assert len(data) == 5 + min(sizes)
-
-
-@given(SHAPES, SEEDS, KINDS, st.sampled_from([1e-6, 1 / 32, 0.3, 0.8, 1.0]))
-def test_the_largest_entries_survive_and_of_equal_ones_the_first(
-    shape, seed, kind, ratio
-):
-    x = tensor(shape, seed, kind)
-    flat, expected = x.flatten().numpy(), np.zeros(x.numel(), np.float32)
-    index = np.argsort(-np.abs(flat), kind="stable")[: math.ceil(ratio * len(flat))]
-    expected[index] = flat[index]
-    section = encode(TopK(ratio), x)
-    back = TopK(0.123).decode(section, shape)  # whatever its ratio, it decodes
-    assert np.array_equal(back.flatten().numpy(), expected)
-
-
-@pytest.mark.parametrize("p", [0.0, 0.001, 0.3, 0.5, 0.97, 1.0])
-def test_masks_take_about_their_entropy(p):
-    n = 100_000
-    ones = np.random.default_rng(0).random(n) < p
-    q, mask = ones.mean(), torch.from_numpy(ones)
-    entropy = -sum(n * r * math.log2(r) for r in (q, 1 - q) if r)
-    assert 0.999 * entropy < 8 * len(encode(Mask(), mask)) < 1.05 * entropy + 9
-    assert torch.equal(through(Mask(), mask), mask.float())
-
-
-def test_the_ratio_is_rounded_up_and_float_error_is_not():
-    for percent in range(1, 101):
-        section = encode(TopK(percent / 100), torch.ones(100))
-        assert decode_positions(section, 100)[0].size == percent
 
 
 def packed(form, *values):
@@ -475,27 +423,6 @@ BAD = [
 def test_bad_sections(coder, section, shape, noun):
     with pytest.raises(WireError, match=noun):
         decode(coder, section, shape)
-
-
-def test_a_pattern_number_must_be_among_those_sent():
-    """Two patterns, four kernels whose numbers add up to no more than allowed, one of them 2."""
-    start = packed("IBIf", 0, 0, 2, 1) + b"\x11\x00"  # no kernels; patterns +.. and .+.
-    everywhere = packed("IB", 4, 0x80)  # all four kernels
-    end = packed("IB", 0, 0)  # no single entries
-    good, bad = b"\x00\x1b", b"\x00\x39"  # 0 0 1 0 and 0 2 0 0 in unary
-    x = SmartIdx().decode(start + everywhere + good + end, (4, 1, 3)).reshape(4, 3)
-    assert x.argmax(1).tolist() == [0, 0, 1, 0]
-    with pytest.raises(WireError, match="not among the 2"):
-        SmartIdx().decode(start + everywhere + bad + end, (4, 1, 3))
-
-
-def test_what_lies_at_a_limit():
-    """The smallest kernels that share positions, a filter of exactly the threshold."""
-    w = torch.ones(2, 1, 3, 3)
-    w[1] /= 2
-    assert through(Pooled(threshold=9.0), w).flatten(1).sum(1).tolist() == [9, 0]
-    kernels = tensor((4, 3, 1, 2), 0)
-    assert encode(SmartIdx(1 / 4), kernels) != encode(TopK(1 / 4, "sign"), kernels)
 
 
 # ---- messages of every method --------------------------------------------------------------------
