@@ -2,7 +2,6 @@
 edition."""
 
 import re
-from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -13,7 +12,6 @@ from fedlearn.book import explorers
 from fedlearn.book.grids import chapter_file, experiments, grid
 
 matplotlib.use("agg")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

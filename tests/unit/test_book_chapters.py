@@ -8,11 +8,10 @@ import re
 import altair
 import numpy as np
 import pytest
-import torch
 from test_link import history as history_of
 
 import fedlearn as fl
-from fedlearn.book import choosing, claims, index, seeing
+from fedlearn.book import choosing, claims, index
 from fedlearn.book.grids import chapter_file
 
 
@@ -112,35 +111,6 @@ def test_the_stored_runs_are_those_that_the_chapter_states():
     )
     assert stated == kept
     assert [run["label"] for run in stored["real"]] == spec["real"]["labels"]
-
-
-def test_a_steered_box_is_that_of_the_package():
-    """Eq. (10.1), and the overlap that is said beside it."""
-    from torchvision.ops import box_iou
-
-    [words] = [x for x in fl.book.steer_box()["layer"] if "IoU" in str(x)]
-    its = {
-        "column": 3,
-        "row": 5,
-        "ox": -1.0,
-        "oy": 0.5,
-        "ow": 0.7,
-        "oh": 0.9,
-        "exp": math.exp,
-    }
-    steps = {t["as"]: t["calculate"] for t in words["transform"] if t["as"] != "t"}
-    for name, expression in steps.items():
-        its[f"of_{name}"] = computed(expression, min=min, **its)
-    head, m = fl.seeing.heads.Centre(), torch.zeros(1, 15, 8, 8)
-    m[0, :4, 5, 3] = torch.tensor([its[n] for n in ("ox", "oy", "ow", "oh")])
-    box = head.decode(m, (64, 64))[0][:, 8 * 5 + 3]
-    torch.testing.assert_close(
-        box, torch.tensor([[its[f"of_{n}"] for n in ("x1", "y1", "x2", "y2")]])
-    )
-    true = fl.seeing.detection("digits", 2, train=2).test[1][seeing.STEERED, :1, :4]
-    assert its["of_both"] / its["of_union"] == pytest.approx(
-        float(box_iou(box, true)), abs=1e-6
-    )
 
 
 def test_what_is_stored_is_what_is_stated():

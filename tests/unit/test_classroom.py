@@ -19,12 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
 
 
-@pytest.fixture(autouse=True)
-def no_package(monkeypatch):
-    """Building the package takes seconds; ``course`` has done it."""
-    monkeypatch.setattr(classroom, "wheel", lambda folder: [])
-
-
 def cell(source, kind="code", **grade):
     return {
         "cell_type": kind,
@@ -107,31 +101,9 @@ def test_a_course_is_not_written_through_links(tmp_path, place):
     with pytest.raises(ValueError, match="leads to"):
         classroom.make(source, out, force=True)
     assert before == {path: path.read_bytes() for path in source.rglob("*.ipynb")}
-    assert len([*out.iterdir()]) == 1
-    (tmp_path / "ring").symlink_to("ring")
-    with pytest.raises(OSError, match="ring"):
-        classroom.make(source, tmp_path / "ring")
-    with pytest.raises(ValueError, match="no folder"):
-        classroom.make(tmp_path / "ring", tmp_path / "new")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no notebooks"):
-        classroom.make(tmp_path / "empty", tmp_path / "new")
-    with pytest.raises(ValueError, match="kind"):
-        classroom.make(source, tmp_path / "new", kind="moodle")
-    (source / "part" / "a.ipynb").write_text((source / "a.ipynb").read_text())
-    with pytest.raises(ValueError, match="the name a.ipynb"):
-        classroom.make(source, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
-NO_NOTEBOOKS = [
-    '{"cells": [{"cell_type": "code"}]}',
-    "{}",
-    "[]",
-    '["\\ud800"]',
-    "PK",
-    b"\xff",
-]
+NO_NOTEBOOKS = ["{}", "PK", b"\xff"]
 
 
 @pytest.mark.parametrize("text", NO_NOTEBOOKS)
@@ -311,14 +283,10 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
 
 ROSTERS = {
     "name,mail\nAnn,a@b.org\n": "no column with the ids",
-    "": "no column",
     "id\n": "no students",
     "id,name\nann,Ann\n,Ben\n": "no id in line 3",
     "id\nann\n\nAnn\n": "the id Ann twice, in line 4",
     "id\n../../ann\n": "name of a folder",
-    "id\n.ann\n": "name of a folder",
-    "id\nann\0\n": "no CSV|name of a folder",
-    "id\n" + 201 * "a": "name of a folder",
     "id\nZoë".encode("utf-16"): "UTF-8",
 }
 

@@ -102,20 +102,7 @@ def recurs(*args):
     return recurs()
 
 
-VALUES = [
-    None,
-    math.nan,
-    -math.inf,
-    1j,
-    "",
-    "heads",
-    [],
-    {},
-    set(),
-    bytes(8),
-    0.12345,
-    10**5000,
-]
+VALUES = [None, math.nan, 1j, "heads", [], {}, bytes(8), 0.12345, 10**5000, torch]
 VALUES += [
     torch.tensor(math.nan),
     torch.empty(0),
@@ -249,10 +236,6 @@ def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
 
 
 def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
-    numbers, pool = (
-        right("rpn-numbers"),
-        right("rpn-pool"),
-    )  # in a class they are not shown
     monkeypatch.setattr(check, "CLASS", check.Edition())
     assert fl.book.seed() == 0
     first = check.drawn(3)
@@ -260,30 +243,14 @@ def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
     assert fl.book.seed() == 659732614 and not torch.equal(check.drawn(3), first)
     student("zoe\u0308 ")
     assert fl.book.seed() == 659732614, "written in another way"
-    fl.book.course(student="ann")
-    fl.book.course(student="zoë")
-    assert fl.book.seed() == 659732614, "who mistyped the id runs the first cell again"
     (tmp_path / "zoë" / "rpn").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "zoë" / "rpn")
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
     fl.book.course(student="ann")
-    monkeypatch.delenv("NBGRADER_EXECUTION")
-    fl.book.course(student="ann")
     assert fl.book.seed() == 659732614, "whoever marks knows whose notebook it is"
     student("")
-    assert "your id" in fl.check("rpn-numbers", numbers).reason
-    assert fl.check("rpn-pool", pool)
     with pytest.raises(ValueError, match="your id"):
         fl.book.given("rpn-numbers")
-
-
-@pytest.mark.parametrize("call", [lambda n: fl.check(n, 1), fl.solution])
-@pytest.mark.parametrize(
-    "name, noun", [("rpn-none", "rpn-none"), ("nothing-here", "chapter")]
-)
-def test_an_exercise_that_is_not_there(call, name, noun):
-    with pytest.raises(ValueError, match=noun):
-        call(name)
 
 
 # ---- the numbers of the exercises are those of the package ---------------------------------------

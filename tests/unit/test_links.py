@@ -14,12 +14,11 @@ from fedlearn.parts import (
     Feedback,
     KeptSteps,
     Lossy,
-    Momentum,
     Replay,
     Residual,
     Update,
 )
-from fedlearn.wire import Dense, Schema, SharedRandomness, Signs, TopK
+from fedlearn.wire import Dense, Schema, SharedRandomness, TopK
 
 FEDAVG = fl.methods.fedavg()
 SCHEMA = Schema({"w": (2, 3), "b": (3,), "mean": (3,)}, frozenset({"mean"}))
@@ -37,26 +36,15 @@ def noise(*shape, seed=0):
 
 UNFIT = {
     "few entries of the model": (lambda: fl.Downlink(Lossy(TopK(0.1))), "Replay"),
-    "of a residual": (lambda: fl.Downlink(Residual(), Lossy(TopK(0.1))), "Replay"),
     "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), "Clip.* takes Update"),
-    "feedback of weights": (
-        lambda: fl.Uplink(Feedback(), Update()),
-        "Feedback.* takes",
-    ),
     "mask of an update": (
         lambda: fl.Uplink(Update(), Code(wire.Mask())),
         "takes Masks",
     ),
     "no step": (lambda: fl.Uplink(Update(), "signs"), "'signs'"),
     "weights": (lambda: fl.Uplink(Code(Dense(16))), "must begin"),
-    "votes on the way down": (lambda: fl.Downlink(Code(Signs(False))), "Votes"),
     "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "last"),
-    "steps that are votes": (
-        lambda: FEDAVG.but(server=KeptSteps(fl.Uplink(Update(), Code(Signs(False))))),
-        "updates",
-    ),
     "no norm": (lambda: Clip(0), "norm"),
-    "no momentum": (lambda: Momentum(1), "[Mm]omentum"),
 }
 
 

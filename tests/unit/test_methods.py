@@ -12,7 +12,6 @@ from fedlearn.parts import Arrival, Context
 from fedlearn.wire import DOWN, Message, Schema, pack
 
 METHODS = sorted(fl.methods.METHODS)
-AVERAGING = [name for name in METHODS if isinstance(fl.methods.get(name), fl.Averaging)]
 QUICK = {
     "fed_gkt": {"asynchronous": True, "server_epochs": 1}
 }  # it also does without clients
@@ -77,26 +76,14 @@ def test_one_sign_scale_for_the_whole_model(task):
 
 WRONG = [  # numbers out of range: test_options
     ("dgc", {"warmup": 1.5}, "warmup"),
-    ("fedcams", {"server_lr": -1}, "lr of AMSGrad"),
     ("fedcams", {"scale": "model", "ratio": 0.1}, "scale"),
     ("fedmmd", {"distance": "l1"}, "distance"),
-    ("fedfusion", {"operator": "mult"}, "multi"),
     ("fed_kgf", {"base_kernels": 32}, "No convolution has more than 32 kernels"),
-    ("fed_kgf", {"base_kernels": 8, "groups": 3}, "groups"),
     ("fed_kgf", {"copies": "none"}, "copies"),
-    ("fed_kgf", {"start": "zero"}, "start"),
     ("fed_gkt", {"optimizer": "amsgrd"}, "amsgrad"),
-    ("fed_gkt", {"edge": "resnet9"}, "resnet9"),
     ("fed_gkt", {"edge": lambda shape, classes: nn.Flatten()}, "Flatten"),
-    (
-        "fed_gkt",
-        {"server": lambda s, c: fl.models.digits_server(s, 9)},
-        r"\[9\] logits",
-    ),
     ("fed_repopt", {"network": None}, "multi-branch blocks"),
     ("fed_repopt", {"form": "search"}, "form"),
-    ("fed_repopt", {"scales": {"a": 0}}, "scales"),
-    ("fed_repopt", {"optimizer": "adamw", "momentum": 0.9}, "momentum"),
 ]
 
 
@@ -106,23 +93,6 @@ def test_options_that_cannot_be(name, options, noun, task, monkeypatch):
     with pytest.raises(ValueError, match=noun) as error:
         fl.run(fl.methods.get(name, **options), task, 1)
     assert str(error.value).count("\n") == 0 and str(error.value).endswith(".")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", sorted(set(AVERAGING) - {"fed_repopt"})
-)  # which has a network
-def test_frozen_layers_stay_frozen(name):
-    def network(shape, classes):
-        net = fl.models.digits_cnn(shape, classes)
-        net.extractor[0].weight.requires_grad_(False)
-        return net
-
-    task = fl.tasks.classification("digits", 4, train=80, test=40, network=network)
-    method = fl.methods.get(name, **({"base_kernels": 8} if name == "fed_kgf" else {}))
-    first = next(iter(fl.initial_network(method, task).state_dict()))
-    state = fl.run(method, task, 3).state
-    assert torch.equal(state[first], method.server_side(task).initial[first])
 
 
 @pytest.mark.parametrize("name", ["stc", "signsgd"])
@@ -150,14 +120,7 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
         )
 
 
-DAMAGES = [
-    b"",
-    b"\2abcde",
-    b"\1\0\0",
-    b"\1\1\0\0\0",
-    b"\1\0\0\0\0\xff\xff\xff\xff",
-    b"\0abc",
-]
+DAMAGES = [b"", b"\2abcde", b"\1\0\0\0\0\xff\xff\xff\xff", b"\0abc"]
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, b"\1\0\0\0\0\3\0\0\0abc"])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
-from fedlearn.parts import SGD, Adam, Context, Continued, Shifted, Smoothed
+from fedlearn.parts import SGD, Adam, Context, Continued, Smoothed
 
 SHAPES = [(4, 3), (4,), (2, 1, 3, 3), ()]
 
@@ -94,10 +94,8 @@ def test_a_state_that_is_not_finite_begins_anew():
 
 OUT_OF_RANGE = [
     (SGD, {"decay": 1.1}),
-    (SGD, {"floor": 0.2}),
     (SGD, {"nesterov": True}),
     (Adam, {"eps": 0}),
-    (Shifted, {"decay": 0.5}),
     (Smoothed, {"eps": 1.0}),
 ]
 

@@ -132,24 +132,6 @@ def test_a_run_is_packed_read_and_not_done_again(checkout, monkeypatch, capsys):
     assert "Nothing to pack" in capsys.readouterr().out
 
 
-def test_lines_of_uncommitted_code_or_chosen_on_test_images_are_replaced(checkout):
-    checkout()
-    files = results.recent("own_digits")
-    a, b = files.values()
-    old = [
-        a | {"meta": a["meta"] | {"provenance": {"commit": "abc-dirty"}}},
-        b | {"meta": b["meta"] | {"tuned": {"lr": {"0.1": 0.5}}}},
-    ]
-    results.write(results.packed_file("own_digits"), old)
-    for path in files:
-        path.unlink()
-    checkout()
-    assert recipes.pack() == ["own_digits: 2 runs packed"]
-    lines = results.packed("own_digits")
-    assert [line["hash"] for line in lines] == [a["hash"], b["hash"]]
-    assert not any("tuned" in line["meta"] for line in lines)
-
-
 @pytest.mark.parametrize("commit", ["abcdef123456-dirty", "not a checkout"])
 def test_uncommitted_code_is_not_packed(checkout, capsys, commit):
     checkout(commit)

@@ -14,8 +14,8 @@ from fedlearn import rng
 from fedlearn.core import Exchange
 from fedlearn.core.federation import one_round
 from fedlearn.models import state_of
-from fedlearn.parts import State, Step
-from fedlearn.wire import UP, Message, pack, same_body
+from fedlearn.parts import State
+from fedlearn.wire import UP, Message, pack
 
 FEDAVG = fl.methods.fedavg()
 
@@ -130,48 +130,15 @@ def unchanged(state, before):
 
 
 @pytest.mark.parametrize("name", fl.methods.METHODS)
-def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(
-    task, name
-):
-    """So that a round can be played again from where it began, and gives the same."""
-    method = fl.methods.get(
-        name, **({"asynchronous": True} if name == "fed_gkt" else {})
-    )
-    server, clients, seen = method.server_side(task), fl.clients(method, task), {}
-    state = server.start()
-    for t in (1, 2):
-        before = copied(state)
-        new, row = one_round(server, clients, t, state, seen, last=True)
-        assert not row["refused"] and unchanged(state, before)
-        alone = name == "local"  # whose server has nothing to keep
-        assert (new is state) is alone and unchanged(new, before) is alone
-        state = new
-    before, seen_before = copied(state), dict(seen)
-    new, row = one_round(server, Scripted([b"nonsense"] * 4), 3, state, seen)
-    assert list(row["refused"]) == [0, 1, 2, 3] and row["bytes_up"] == 4 * len(
-        b"nonsense"
-    )
-    assert unchanged(new, before) and unchanged(state, before) and seen == seen_before
-    if name in (
-        "fed_gkt",
-        "local",
-    ):  # which cannot be evaluated without clients, either
-        assert row["accuracy"] is None and list(row["unevaluated"]) == [0, 1, 2, 3]
-
-
-def test_a_broadcast_is_undone_for_each_client_and_another_one_is_decoded(task):
-    class Shifted(Step):
-        def decode(self, x, ctx):
-            return {n: t + ctx.client for n, t in x.items()}
-
-    method = FEDAVG.but(downlink=fl.Downlink(Shifted()))
-    server, side = method.server_side(task), method.client_side(task)
-    one = server.start()
-    other = State({n: w + 1 for n, w in one.weights.items()})
-    for t, k, sent in ((1, 0, one), (1, 1, one), (1, 1, other), (2, 1, one)):
-        start = side.download(t, k, server.send(t, k, sent)[0], {}).start
-        assert equal(start, {n: w + k for n, w in sent.weights.items()})
-    assert not same_body(b"a" * 200000, b"a" * 199970 + b"b" + b"a" * 29)
+def test_a_round_of_refusals_leaves_the_state(task, name):
+    options = {"asynchronous": True} if name == "fed_gkt" else {}
+    server = fl.methods.get(name, **options).server_side(task)
+    state, seen = server.start(), {}
+    before = copied(state)
+    new, row = one_round(server, Scripted([b"nonsense"] * 4), 1, state, seen)
+    assert list(row["refused"]) == [0, 1, 2, 3] and not seen
+    assert row["bytes_up"] == 4 * len(b"nonsense")
+    assert unchanged(new, before) and unchanged(state, before)
 
 
 def test_a_loss_of_three_times_the_lowest_is_a_jump():
@@ -223,63 +190,33 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
 
 def by_hand(rounds=3):
     rows = [
-        {"round": t, "accuracy": t / 10 if t > 1 else None, "bytes_up": 10**6 * t}
-        | {
-            "bytes_down": 10**7,
-            "bytes_evaluation_up": 10**9,
+        {
+            "round": t,
+            "accuracy": t / 10 if t > 1 else None,
             "loss": 1.0,
-            "refused": {t: "why"},
-        }
-        | {
-            "clients": [1, t],
-            "per_class": [0.5, t] if t > 1 else None,
+            "bytes_up": 10**6 * t,
+            "bytes_down": 10**7,
             "seconds": 0.5 * t,
+            "clients": [1, t],
+            "refused": {t: "why"},
         }
         for t in range(1, rounds + 1)
     ]
     return fl.History("by hand", {"task": {}}, rows)
 
 
-def test_what_a_history_says_of_accuracy_and_megabytes():
-    history = by_hand()
-    assert history.megabytes.tolist() == [11, 23, 36]
-    assert history.megabytes_to(0.2) == 23 and history.megabytes_to(0.5) is None
-    assert history.accuracy_at(35.9) == 0.2 and history.accuracy_at(36) == 0.3
-    assert history.accuracy_at(1) is None
-    assert history.rounds_to(0.0) == 2 and history.rounds_to(1.1) is None
-    assert history.final["round"] == 3 and history.last_seen() == {1: 3}
-    assert history.reached == {"last test": 0.3, "last quarter": 0.3}
-    eight = [{"round": t, "accuracy": None if t == 8 else t} for t in range(1, 9)]
-    assert fl.History("", rows=eight).late_accuracy() == 7  # of rounds 7 and 8
-    assert (
-        fl.History("", rows=eight[:1] + 3 * eight[7:]).late_accuracy() == 1
-    )  # no test so late
-    assert np.isnan(history.per_class[0]).all() and history.per_class[2].tolist() == [
-        0.5,
-        3,
-    ]
-    with pytest.raises(AttributeError, match="acuracy"):
-        _ = history.acuracy
-    with pytest.raises(ValueError, match="evaluated"):
-        _ = fl.History("x", rows=history.rows[:1]).final
-
-
 def test_a_history_goes_to_json_and_pandas_and_back(tmp_path):
     history, slower, other = by_hand(), by_hand(), by_hand()
     slower.rows[0]["seconds"], other.rows[0]["loss"] = 9.0, 9.0
-    assert (
-        history == slower
-        and history != other
-        and history != replace(history, method="x")
-    )
-    assert "0.3000" in history._repr_html_() and fl.History("x")._repr_html_()
+    assert history == slower and history != other
     history.to_json(tmp_path / "h.json")
     for source in (tmp_path / "h.json", history.to_json()):
         back = fl.History.from_json(source)
-        assert (
-            back == history and back.meta == history.meta and back.rows == history.rows
-        )
+        assert back == history and back.rows == history.rows
     assert np.isnan(history.to_pandas().accuracy[1])
+    assert history.megabytes.tolist() == [11, 23, 36]
+    assert history.megabytes_to(0.2) == 23 and history.megabytes_to(0.5) is None
+    assert history.accuracy_at(35.9) == 0.2 and history.accuracy_at(1) is None
 
 
 @pytest.mark.parametrize(

@@ -225,18 +225,3 @@ def test_memory_and_the_clients_of_a_round_say_how_many_train_together(
         chosen(4, need - 1)
     monkeypatch.setattr(stacked, "free_memory", lambda device: need)
     assert chosen(4, engine="auto").why == "memory for one client at a time"
-
-
-@pytest.mark.parametrize("name", ["sequential", "stacked"])
-def test_bf16_trains_in_bf16_and_keeps_float32_weights(task, name):
-    exact, rough = (
-        fl.run(fl.methods.fedavg(), task, 1, engine=name, precision=p)
-        for p in ("float32", "bf16")
-    )
-    differ = max(
-        float((rough.state[n] - t).abs().max()) for n, t in exact.state.items()
-    )
-    assert 1e-5 < differ < 0.3 and all(
-        t.dtype == torch.float32 for t in rough.state.values()
-    )
-    assert rough.meta["settings"]["precision"] == "bf16"

@@ -1,5 +1,4 @@
-"""FedMMD and FedFusion: the discrepancy against a double loop, the streams, the operators, the
-server."""
+"""FedFusion: networks that cannot be fused, a fusion that stays with its client."""
 
 from importlib import import_module
 
@@ -10,19 +9,12 @@ from torch import nn
 import fedlearn as fl
 from fedlearn.wire import DOWN, UP, Message, pack
 
-mmd = import_module("fedlearn.methods.fedmmd")
 fusion = import_module("fedlearn.methods.fedfusion")
 
 
 @pytest.fixture
 def task():
     return fl.tasks.classification("digits", 4, "main_class:0.8", train=120, test=60)
-
-
-def noise(*shape, seed=0):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
 
 
 def test_networks_that_cannot_be_fused():
