@@ -1,14 +1,11 @@
 """The runs behind the contest of the chapter on choosing: each is stated rightly, is run once, and
 the best value of the short ones is taken."""
 
-
 import pandas
 
 from fedlearn.book import choosing
 
 RUN = choosing.RUN
-
-
 
 
 def test_what_the_lesson_says_of_the_stored_contest():

@@ -71,21 +71,6 @@ def test_seeds_options_and_values_are_runs_of_their_own():
     assert e.make_method().model.form == "inf"
 
 
-def test_checkpoints_differ_with_every_field_but_rounds_threads_and_device():
-    same = {"rounds", "threads", "device"}
-    names = [
-        cli.stem(Experiment(**{name: OTHER[name]})) for name in OTHER.keys() - same
-    ]
-    names += [
-        cli.stem(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"
-    ]
-    default = cli.stem(Experiment())
-    assert len({default, *names}) == len(names) + 1
-    assert max(map(len, names)) <= 100
-    assert not any("/" in name for name in names)
-    assert cli.stem(Experiment(**{name: OTHER[name] for name in same})) == default
-
-
 def test_help_does_not_load_torch():
     commands = [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS)]
     program = f"""

@@ -1,7 +1,5 @@
 """What would it send? Checked against messages that runs really sent."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn.book import sends
-from fedlearn.lab import cli
 
 
 def plain() -> nn.Module:
@@ -50,15 +47,6 @@ def test_every_method_counts_or_says_why_not():
     assert len(refused) < 6
     assert refused["note"].map(bool).all()
     assert "trains" in costs.loc["fed_kgf", "note"]
-
-
-def test_the_command_takes_all_and_lists(tmp_path, capsys):
-    out = tmp_path / "new" / "cost.json"
-    typed = ["cost", "mlp", "--input", "1X4x4", "--methods"]
-    assert not cli.main([*typed, "fedavg,stc,", "--out", str(out)])
-    assert [row["method"] for row in json.loads(out.read_text())] == ["fedavg", "stc"]
-    assert not cli.main([*typed, "all"])
-    assert "split_learning" in capsys.readouterr().out
 
 
 def broken() -> nn.Module:

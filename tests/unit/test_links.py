@@ -1,6 +1,5 @@
 """Links: what fits into a chain, what a step is told, what error feedback keeps, and coders."""
 
-
 import pytest
 import torch
 
@@ -12,15 +11,12 @@ from fedlearn.parts import (
     Code,
     Context,
     Feedback,
-    KeptSteps,
     Lossy,
-    Replay,
     Residual,
     Update,
 )
-from fedlearn.wire import Dense, Schema, SharedRandomness, TopK
+from fedlearn.wire import Dense, Schema, TopK
 
-FEDAVG = fl.methods.fedavg()
 SCHEMA = Schema({"w": (2, 3), "b": (3,), "mean": (3,)}, frozenset({"mean"}))
 ZERO = {name: torch.zeros(shape) for name, shape in SCHEMA.shapes.items()}
 
@@ -52,45 +48,6 @@ UNFIT = {
 def test_what_does_not_fit_is_refused(make, noun):
     with pytest.raises(ValueError, match=noun):
         make()
-
-
-class Flipped(SharedRandomness):
-    """Every entry times a shared random sign, which loses no bit: what is decoded is right only if
-    both sides draw the same."""
-
-    def __init__(self, of, log=None):
-        self.of, self.log = of, [] if log is None else log
-
-    def _flips(self, generator, shape, way):
-        self.log.append((way, generator.initial_seed()))
-        return torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
-
-    def encode(self, x, generator):
-        return bytes(self.of.encode(x * self._flips(generator, x.shape, "encoded")))
-
-    def decode(self, section, shape, generator):
-        return self.of.decode(section, shape) * self._flips(generator, shape, "decoded")
-
-
-def test_steps_are_replayed_with_the_draws_of_the_round_they_were_coded_in(task):
-    """A client that missed rounds decodes their steps with the generators of these rounds. Of the
-    third, in which nobody was heard, there is none."""
-    link = fl.Uplink(Update(), Feedback(), Lossy(Flipped(TopK(1 / 8))))
-    method = FEDAVG.but(uplink=link, downlink=Replay(link), server=KeptSteps(link))
-    server, clients = method.server_side(task), fl.clients(method, task)
-    state, last_seen, sizes = server.start(), {}, {}
-    for t, who in {1: [0, 1], 2: [0], 3: [], 4: [0, 1], 5: [1, 2]}.items():
-        arrivals = []
-        for k in who:
-            message = server.send(t, k, state, last_seen)[0]
-            kept = dict(clients.memories.get(k, {}))
-            start = clients.side.download(t, k, message, kept).start
-            assert all(torch.equal(start[n], w) for n, w in state.weights.items())
-            sizes[t, k] = len(message)
-            arrivals.append(server.receive(t, k, clients.answer(t, k, message), state))
-        last_seen |= dict.fromkeys(who, t)
-        state = server.aggregate(t, state, arrivals, last_seen)
-    assert sizes[2, 0] < sizes[4, 1] < sizes[5, 2]  # one step, two, the whole model
 
 
 def test_a_message_has_just_the_tensors_of_the_schema(task):

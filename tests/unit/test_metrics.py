@@ -1,6 +1,5 @@
 """What is measured beside accuracy: right by hand, and the same on every engine."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -124,17 +123,3 @@ def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(tested):
     assert row["per_client"] == expected
     assert min(expected[:2]) > 0.85 and expected[2] < 0.15
     assert row["client_spread"] == pytest.approx(np.std(expected))
-
-
-def test_owners_are_clients_or_nobody():
-    # a test sample of a user who has none to train is nobody's
-    known = WHOSE < 2
-    source = fl.data.arrays(X[known], Y[known], (X, Y, WHOSE), users=WHOSE[known])
-    whole = fl.tasks.classification(source)
-    assert whole.owners.tolist() == np.where(known, WHOSE, -1).tolist()
-    # only clients who are the users have test samples of their own
-    for clients in 2, [range(200), range(200, 400)]:
-        assert fl.tasks.classification(source, clients).owners is None
-        for name in OWNED:
-            with pytest.raises(ValueError, match=f"so {name} cannot be"):
-                fl.tasks.classification(source, clients, metrics=name)

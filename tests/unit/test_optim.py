@@ -82,16 +82,6 @@ def test_continued_goes_on_where_it_stopped(engine, smooth):
         )
 
 
-def test_a_state_that_is_not_finite_begins_anew():
-    memory, p = {}, [torch.ones(3)]
-    ctx = Context(None, 1, memory=memory)
-    state = Continued(Adam()).init(p, ctx)
-    Adam().step(p, [torch.tensor([1.0, float("inf"), 1.0])], state)
-    again = Continued(Adam()).init(p, ctx)
-    assert all(not t.any() for key in ("m", "v", "c1") for t in again[key])
-    assert all(torch.isfinite(t).all() for t in memory.values())
-
-
 OUT_OF_RANGE = [
     (SGD, {"decay": 1.1}),
     (SGD, {"nesterov": True}),

@@ -8,7 +8,7 @@ import pytest
 import fedlearn as fl
 from fedlearn.core import federation as rounds
 from fedlearn.data import sources
-from fedlearn.lab import cli, recipes, results
+from fedlearn.lab import recipes, results
 from fedlearn.lab.cli import main
 
 COUNTS = {"quick": 2670, "small": 301, "full": 12}  # stored runs, at least
@@ -158,37 +158,6 @@ def test_the_best_value():
     assert recipes.best({1: 0.2, 2: 0.2, 3: 0.1, 4: float("nan")}) == 1
     with pytest.raises(ValueError, match="accuracy"):
         recipes.best({0.1: float("nan")})
-
-
-def test_the_command_of_a_run_lists_it():
-    listed = [
-        run for scale in recipes.SCALES for run in recipes.runs(None, scale)[::161]
-    ]
-    for run in listed:
-        _, words = cli.parse(run.command[1:])
-        choice = {"only": words.only, "seeds": words.seed, "split": words.partition}
-        again = recipes.runs(words.recipe, words.scale, **choice)
-        assert run.key in [one.key for one in again]
-
-
-def test_a_run_that_fails_stops_those_that_need_it_and_no_others(monkeypatch, capsys):
-    rows = {
-        "A": {"method": "fedavg"},
-        "B": {"method": "fedprox", "tune": {"mu": [0.5]}},
-    }
-    made(monkeypatch, rows, tune={"options": {"lr": [0.1]}})
-    real = recipes.make
-
-    def make(run, *how):
-        if run.label == "A, lr 0.1":
-            raise MemoryError
-        return real(run, *how)
-
-    monkeypatch.setattr(recipes, "make", make)
-    with pytest.raises(ValueError, match="memory"):
-        recipes.reproduce("made", progress=False)
-    assert labels() == ["B", "B, mu 0.5"]
-    assert "A, lr 0.1 digits iid 1000, which it needs" in capsys.readouterr().out
 
 
 def test_missing_data_does_not_stop_other_runs(monkeypatch):

@@ -3,7 +3,6 @@
 import inspect
 import json
 import sys
-import zipfile
 from importlib.util import find_spec
 
 import numpy as np
@@ -128,16 +127,6 @@ def test_learned_boxes_are_decoded(head):
 
 
 # ---- measures
-
-
-def test_non_maximum_suppression():
-    boxes = torch.tensor(
-        [[0.0, 0, 10, 10], [0, 0, 10, 9], [0, 0, 10, 10], [20, 0, 30, 9], [0, 0, 5, 5]]
-    )
-    scores = torch.tensor([[0.6, 0], [0.9, 0], [0, 0.8], [0.5, 0], [0.005, 0]])
-    strong = best(boxes, scores)
-    assert strong["boxes"].tolist() == boxes[[1, 2, 3]].tolist()
-    assert strong["labels"].tolist() == [0, 1, 0]
 
 
 ONE, FAR = [0.0, 0, 10, 10, 0, 0], [20.0, 0, 40, 20, 0]
@@ -362,25 +351,6 @@ def test_damaged_files(copies, name, targets, file, damage, noun):
     assert "\n" not in str(raised.value)
 
 
-def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
-    packed = tmp_path_factory.mktemp("packed")
-    with zipfile.ZipFile(packed / "voc_subset.zip", "w") as pack:
-        for file in sorted((copies / "VOCdevkit").rglob("*")):
-            pack.write(file, file.relative_to(copies))
-    whole = find("voc:40", "boxes")
-    monkeypatch.setenv("FEDLEARN_DATA", str(packed))
-    again = find("voc:40", "boxes")
-    assert again is not whole and torch.equal(again.train_x, whole.train_x)
-    (packed / "voc_subset.zip").write_bytes(b"x")
-    with pytest.raises(DataError, match="zip"):
-        find("voc:48", "boxes")
-    monkeypatch.setenv("FEDLEARN_DATA", str(packed / "none"))
-    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
-    monkeypatch.setattr(fl.data.sources, "CACHE", packed / "none")
-    with pytest.raises(DataError, match="FEDLEARN_OFFLINE"):
-        find("voc", "boxes")
-
-
 # ---- the trunk
 
 HERE = pytest.mark.skipif(
@@ -423,14 +393,6 @@ def test_a_missing_trunk(monkeypatch):
 
 
 # ---- tasks and runs
-
-
-def test_evaluation_in_batches(monkeypatch):
-    task = fl.seeing.segmentation("digits", 2, train=20, test=40)
-    net = fl.initial_network(fl.methods.fedavg(), task)
-    whole = task.evaluate(net)
-    monkeypatch.setattr(type(task), "batch", 7)
-    assert task.evaluate(net) == pytest.approx(whole, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,6 @@ def through(coder, x, seed=0):
     return back
 
 
-def error(decoded, x):
-    return float((decoded - x).double().square().sum() / x.double().square().sum())
-
-
 # ---- the envelope --------------------------------------------------------------------------------
 
 SCHEMA = Schema({"a": (3, 2), "b": (4,), "k": (2, 3, 3, 3)}, frozenset({"b"}), "test")
@@ -314,28 +310,6 @@ def test_any_bytes_decode_or_are_refused(coder, data):
 
 
 # ---- what each coder is for ----------------------------------------------------------------------
-
-FEW = 1 / 32  # of a normal tensor these have a fifth of the energy
-NORMAL = [  # coder, bits an entry, relative error of a normal tensor, whether its mean is right
-    (TopK(FEW), 1.206, 0.8, False),
-    (SmartIdx(FEW), 0.239, 0.802, False),
-    (Signs(), 1, 1 - 2 / math.pi, False),
-    (Uniform(), 8, 8.3e-5, False),  # a twelfth of a squared step
-    (QSGD(), 8 + 32 / 512, (512 / 127**2) / 6, True),  # a sixth of a squared step
-    (QSGD(7, entropy=True), 1.134, 1.6, True),
-    (TernGrad(None), 1.6, 2.5, True),
-    (EDEN(1), 1, math.pi / 2 - 1, True),
-]
-
-
-@pytest.mark.parametrize("coder, bits, wrong, right_on_average", NORMAL, ids=repr)
-def test_bits_and_error_of_a_normal_tensor(coder, bits, wrong, right_on_average):
-    x, draws = tensor((200, 100), seed=3), 60
-    assert math.isclose(8 * len(encode(coder, x)) / x.numel(), bits, rel_tol=0.005)
-    assert math.isclose(error(through(coder, x), x), wrong, rel_tol=0.08)
-    if wrong and isinstance(coder, Stochastic | SharedRandomness):
-        mean = sum(through(coder, x, i).double() for i in range(draws)) / draws
-        assert (error(mean, x) < 1.3 * wrong / draws) == right_on_average
 
 
 def packed(form, *values):
