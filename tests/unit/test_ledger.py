@@ -89,10 +89,3 @@ def test_formulas_reach_nothing_but_their_functions(formula):
 )
 def test_verdicts(value, computed, verdict):
     assert claims.verdict_of(value, computed) == verdict
-
-
-def test_ranges_of_printed_numbers():
-    assert claims.quotient("3", "2") == pytest.approx((1, 1.5, 3.5 / 1.5))
-    assert NAMES["rise"]("2", "3") == pytest.approx((0, 50, 100 * 2 / 1.5))
-    assert NAMES["drop"]("2", "3") == pytest.approx((-100 * 2 / 1.5, -50, 0))
-    assert NAMES["chi2_per_dof"]([[10, 20], [30, 20]]) == pytest.approx(16 / 3)

@@ -71,9 +71,7 @@ HELD = torch.tensor([[3, 1], [0, 2]])
     [  # of four test samples of class 0; the test set has no class 1
         ({None: PREDICTED}, HELD, None, ([0.75, None], [0.75, None], 0.75)),
         ({}, HELD, None, (None, None, None)),
-        ({1: PREDICTED}, HELD[[0, 0]], None, ([0.75, None], [None, 0.75], 0.75)),
         ({None: PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([0.5, None, 1.0], 0.25, 0.5)),
-        ({2: 1 - PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([None, None, 0.0], 0.0, 0.0)),
     ],
 )
 def test_what_is_not_there_is_none(predictions, held, owners, expected):

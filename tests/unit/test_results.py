@@ -12,24 +12,14 @@ from fedlearn.lab import recipes, results
 from fedlearn.lab.cli import main
 
 
-def history(
-    accuracies=(0.2, None, 0.8), seed=0, up=1000, clients=2, label="by hand", **task
-):
-    """A run whose every round sends so many bytes up, and thrice as many down."""
-    same = {"loss": 1.0, "bytes_up": up, "bytes_down": 3 * up, "seconds": 4.0}
-    same |= {"clients": list(range(clients)), "refused": {}}
+def history(accuracies=(0.2, None, 0.8), partition="Iid()"):
+    """A run of two clients whose every round sends 1,000 bytes up, 3,000 down."""
+    same = {"loss": 1.0, "bytes_up": 1000, "bytes_down": 3000, "seconds": 4.0}
+    same |= {"clients": [0, 1], "refused": {}}
     rows = [{"round": t, "accuracy": a, **same} for t, a in enumerate(accuracies, 1)]
-    task = {
-        "dataset": "digits",
-        "clients": clients,
-        "partition": "Iid()",
-        "network": "mlp",
-    } | task
-    meta = {
-        "label": label,
-        "task": {**task, "seed": seed, "train": 1347},
-        "settings": {},
-    }
+    task = {"dataset": "digits", "clients": 2, "partition": partition, "seed": 0}
+    task |= {"network": "mlp", "train": 1347}
+    meta = {"label": "by hand", "task": task, "settings": {}}
     return fl.History("hand", meta, rows)
 
 
@@ -39,12 +29,9 @@ def line_of(experiment, data):
 
 def test_a_row_a_run_and_a_row_a_round(tmp_path):
     history((0.1, 0.2, 0.3, 0.4, None, 0.6, 0.7)).to_json(tmp_path / "x.json")
-    data = history(seed=3, partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
-    data["meta"] |= {
-        "options": {"method": "rpn", "lr": 0.02},
-        "provenance": {"seconds": "7200"},
-    }
+    data = history(partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
     data["meta"]["tuned"] = {"lr": {"0.02": 0.5}}
+    data["meta"]["options"] = {"lr": 0.02}
     lines = [line_of({"rounds": 3}, data), line_of({"short": True}, data)]
     results.write(tmp_path / "y.jsonl.gz", lines)
     runs, rounds = results.tables(tmp_path)
@@ -54,8 +41,6 @@ def test_a_row_a_run_and_a_row_a_round(tmp_path):
     assert (first["last test"], first["last quarter"]) == (0.7, pytest.approx(0.65))
     assert (first["chosen on"], second["chosen on"]) == ("", "test")
     assert (first["partition"], second["partition"]) == ("iid", "dirichlet:0.5")
-    assert (first["hours"], second["hours"]) == (pytest.approx(28 / 3600), 2.0)
-    assert list(rounds["clients"]) == 10 * [2]
     assert rounds["bytes_down"].sum() == 30_000
 
 

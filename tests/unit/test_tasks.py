@@ -99,15 +99,3 @@ def test_digests_of_a_task():
     digits = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=240, test=100)
     stored = {"images": "58ba914eb4ab10f4", "clients": "8d835315282c7374"}
     assert digits.digests == stored, "stored runs hold them"
-
-
-@pytest.mark.parametrize(
-    "make, wrong, says",
-    [
-        ("classification", {"partition": "objects"}, "count"),
-        ("classification", {"train": 0}, "kept"),
-    ],
-)
-def test_tasks_that_cannot_be(make, wrong, says):
-    with pytest.raises(ValueError, match=says):
-        getattr(fl.tasks, make)(**{"dataset": "digits", "clients": 2} | wrong)
