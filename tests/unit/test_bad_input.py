@@ -88,7 +88,7 @@ REFUSED = """
     run fedavg --participation 1.1 ~ participation
     run fedavg --clients many ~ not 'many'
     run fedavg --clients 100000 ~ fewer clients
-    run fedavg --train 99999999999999999999 ~ cannot be kept
+    run fedavg --train 99999999999999999999 ~ train of digits
     run fedavg --network os:system ~ 'os:system'
     run fedavg --metric mine.py:odd ~ one argument
     run fedavg --dataset mnits ~ Did you mean 'mnist'

@@ -57,6 +57,9 @@ class Scripted:
     def __init__(self, answers):
         self.answers = answers
 
+    def ready(self, t, clients):
+        pass
+
     def settle(self, t, clients):
         pass
 
