@@ -13,7 +13,6 @@ import fedlearn as fl
 from fedlearn import models
 from fedlearn.core import Exchange
 from fedlearn.errors import Diverged
-from fedlearn.methods.edge import network_message
 from fedlearn.parts import Batch, Context
 from fedlearn.wire import DOWN, UP, Message, pack, unpack
 
@@ -234,7 +233,7 @@ def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
 
 def filled(server, value):
     """A client's edge network with this value everywhere."""
-    schema = network_message(server).schema
+    schema = server.personal().schema
     sections = {
         n: torch.full(s, value).numpy().tobytes() for n, s in schema.shapes.items()
     }
@@ -279,20 +278,6 @@ def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     assert (
         played(server, clients, state, 3, ()) is state
     )  # nobody came: nothing to learn from
-
-
-def test_features_on_disk_change_nothing(task, monkeypatch):
-    stored, real, need = (
-        [],
-        gkt.on_disk,
-        4 * 120 * 256,
-    )  # bytes of all clients' features
-    monkeypatch.setattr(gkt, "on_disk", lambda H: stored.append(H.numel()) or real(H))
-    whole, other = (
-        fl.run(fl.methods.fed_gkt(memory_limit=limit, **LATE), task, 2)
-        for limit in (need, need - 1)
-    )
-    assert whole == other and sum(stored) == 2 * 120 * 256
 
 
 def test_a_round_whose_soft_labels_cannot_be_sent_is_not_taken(task, monkeypatch):
