@@ -203,6 +203,6 @@ def summed(
 
 
 def refuse_diverged(tensors: Tensors, ctx: Context) -> None:
-    """``Diverged`` for NaN, which would stay in a client's memory for ever."""
+    """``Diverged`` for NaN, which would stay in a client's memory."""
     if not all(t.isfinite().all() for t in tensors.values()):
         raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
