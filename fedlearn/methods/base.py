@@ -17,6 +17,7 @@ from ..core import (
     Context,
     Mean,
     Optimizer,
+    Part,
     Step,
     Tensors,
 )
@@ -132,18 +133,27 @@ class Shifted(SGD):
         super().step(params, list(torch._foreach_sub(grads, state["shift"])), state)
 
 
-@dataclass(frozen=True)
-class Continued(Optimizer):
-    """Another optimiser whose state, as long as finite, stays in the client's memory."""
+class Wrapper(Part):
+    """A part around the part ``of`` of the same kind, whose needs and checks are its own."""
 
-    of: Optimizer = Adam()
+    of: Any
 
     @property
-    def needs(self) -> Any:  # type: ignore[override]
+    def needs(self) -> tuple[type, ...]:  # type: ignore[override]
         return self.of.needs
 
     def check(self, method: Any) -> None:
         self.of.check(method)
+
+    def validate(self, ctx: Context) -> None:
+        self.of.validate(ctx)
+
+
+@dataclass(frozen=True)
+class Continued(Wrapper, Optimizer):
+    """Another optimiser whose state, as long as finite, stays in the client's memory."""
+
+    of: Optimizer = Adam()
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         state = self.of.init(params, ctx)
