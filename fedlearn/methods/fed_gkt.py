@@ -43,7 +43,7 @@ from ..core import (
 )
 from ..errors import Diverged, WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
-from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
+from ..wire import DOWN, UP, Coder, Dense, FixedMessage, Schema, Whole
 from .base import Continued
 from .edge import Edge, EdgeSide, PersonalClient, PersonalServer, output
 
@@ -107,7 +107,7 @@ class Messages(EdgeSide):
         self.floats = Dense(self.method.bits)
 
     def _message(self, device: Any, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
-        coders = dict.fromkeys(shapes, self.floats)
+        coders: dict[str, Coder] = dict.fromkeys(shapes, self.floats)
         coders |= {"index": Whole(4), "labels": Whole(2)}
         schema = Schema(shapes, coder=f"fed_gkt {self.floats}")
         return FixedMessage(schema, coders, device=device)
