@@ -65,7 +65,7 @@ test-golden: env # histories of every method, against stored ones
 test-processors: env # fast tests, chapters and their sentences under seven kinds of arithmetic
 	@$(PY) tests/processors.py -n $(JOBS)
 test-class: env # the class edition through nbgrader and otter-grader, in an environment of its own
-	@if $(ENV) class; then "$(VENV)-class/bin/python" $(PYTEST) tests/class; fi
+	@if $(ENV) class; then "$(VENV)-class/bin/python" $(PYTEST) --dist loadgroup tests/class; fi
 test-flower: env # the same methods on Flower, in an environment of its own
 	@if $(ENV) flower; then $(PY) tests/chapters/other.py _build/other-flower together/flower $(if $(SLOW),together/flower_audit) && \
 	  MPLBACKEND=Agg "$(VENV)-flower/bin/python" $(PYTEST) --dist loadfile tests/flower && \

@@ -1,8 +1,11 @@
 """A course is marked by nbgrader and by otter-grader, the real programs.
 
-The points are those that a student earned, also where two copies of a notebook are handed in, where
-the answer's cell is split, and where the answer uses a cell of the student's own. These tests need
-the environment of `make test-class`.
+The points are those that a student earned, also where two copies of a notebook are
+handed in, where the answer's cell is split, and where the answer uses a cell of the
+student's own. These tests need the environment of `make test-class`.
+
+Most of the time goes into kernels that import torch. So each program has one course,
+and a student has several cases in one notebook.
 """
 
 import copy
@@ -23,19 +26,27 @@ from fedlearn.book.check import solutions
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 BIN = Path(sys.executable).parent
-STEM = "fedavg_audit"
-EXERCISES = ("fedavg-average", "fedavg-participants")
-RIGHT = [solutions("fedavg", BOOK)[name].code for name in EXERCISES]
+STEM = "fedavg"
+EXERCISES = ("fedavg-average", "fedavg-participants", "fedavg-bytes")
+AVERAGE, PARTICIPANTS = (solutions("fedavg", BOOK)[e].code for e in EXERCISES[:2])
 WRONG = "def weighted_average(states, samples):\n    return states[0]"
-ALONE = "def participants(clients, C, generator):\n    return [0]"
-STUBS = [
+STUBS = (
     "def weighted_average(states, samples):\n    return ...  # your code here",
     "def participants(clients, C, generator):\n    return ...  # your code here",
-]
+    "total = ...  # your sum here",
+)
+LOOP = "while True:\n    pass"
+STUDENTS = ("ann", "ben", "eve", "zoë")
+# only the loop meets a limit, on a machine of any speed
+PATIENT = f"""
+c.Execute.timeout_func = lambda cell: 5 if cell.source == {LOOP!r} else 3600
+c.Execute.startup_timeout = 3600
+c.Execute.iopub_timeout = 3600
+"""
 
 
 def call(folder, *words):
-    """The output of a program of this environment."""
+    """Run a program of this environment."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # nbgrader calls alembic
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -46,197 +57,222 @@ def call(folder, *words):
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    return done.stdout
+
+
+def exercise_cells(path):
+    """The cells of a page that are about the exercises."""
+    cells = []
+    prompt = None
+    for cell in nbformat.read(path, 4).cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+        if cell.cell_type == "markdown":
+            prompt = cell
+        elif name in EXERCISES:
+            cells += [prompt, cell]
+        elif name.removesuffix("-check") in EXERCISES:
+            cells.append(cell)
+    return cells
+
+
+def write_book(folder):
+    """A book of one short chapter, with exercises of a lesson and of its notes."""
+    pages = BOOK / "foundations"
+    chapter = nbformat.read(pages / f"{STEM}.ipynb", 4)
+    chapter.cells = [
+        nbformat.v4.new_markdown_cell("# Federated averaging"),
+        nbformat.v4.new_code_cell("import fedlearn as fl"),
+        *exercise_cells(pages / f"{STEM}_audit.ipynb"),
+        *exercise_cells(pages / f"{STEM}.ipynb"),
+    ]
+    (folder / "solutions").mkdir(parents=True)
+    shutil.copy(BOOK / "solutions" / f"{STEM}.py", folder / "solutions")
+    nbformat.write(chapter, folder / f"{STEM}.ipynb")
 
 
 class Nbgrader:
     kind = "nbgrader"
 
-    def __init__(self, folder, stem=STEM, exercises=EXERCISES, students=()):
-        self.stem = stem
-        self.exercises = exercises
+    def __init__(self, folder):
         self.course = folder / "class"
         self.submitted = self.course / "submitted"
-        book = folder / "book"  # one chapter
-        (book / "solutions").mkdir(parents=True)
-        shutil.copy(BOOK / "foundations" / f"{stem}.ipynb", book)
-        shutil.copy(BOOK / "solutions" / "fedavg.py", book / "solutions")
-        roster = ""
-        if students:
-            roster = folder / "roster.csv"
-            roster.write_text("\n".join(["id", *students]))
+        write_book(folder / "book")
+        roster = folder / "roster.csv"
+        roster.write_text("\n".join(["id", *STUDENTS]))
         classroom.make(
-            book,
+            folder / "book",
             self.course,
             kind=self.kind,
             instructor=True,
             seed_from=roster,
         )
+        with (self.course / "instructor" / "numbers.csv").open() as file:
+            rows = [*csv.DictReader(file)]
+        self.totals = {row["student"]: f"total = {row['answer']}" for row in rows}
+        self.release()
+        self.released = nbformat.read(self.release_path(), 4)
 
-    def released(self):
-        """The notebook that students get."""
-        path = self.course / "release" / self.stem / f"{self.stem}.ipynb"
-        if not path.exists():
-            call(self.course, "nbgrader", "generate_assignment", self.stem)
-        return path
+    def release(self):
+        with (self.course / "nbgrader_config.py").open("a") as file:
+            file.write(PATIENT)
+        call(self.course, "nbgrader", "generate_assignment", STEM)
+
+    def release_path(self):
+        return self.course / "release" / STEM / f"{STEM}.ipynb"
 
     def place(self, student):
-        return self.submitted / student / self.stem
+        return self.submitted / student / STEM
 
-    def answered(self, student, answers, stubs=STUBS):
+    def answered(self, student, *answers):
         """The notebook with a student's answers."""
-        notebook = nbformat.read(self.released(), 4)
-        text = dict(zip(stubs, answers, strict=True))
-        text[classroom.STUDENT] = f'student = "{student}"'
-        sources = [cell.source.strip() for cell in notebook.cells]
-        assert all(sources.count(stub) == 1 for stub in stubs)
-        for cell in notebook.cells:
-            cell.source = text.get(cell.source.strip(), cell.source)
+        notebook = copy.deepcopy(self.released)
+        replace(notebook, classroom.STUDENT, f'student = "{student}"')
+        for stub, answer in zip(STUBS, answers, strict=True):
+            replace(notebook, stub, answer)
         return notebook
 
-    def submit(self, student, notebook, name=""):
+    def submit(self, student, notebook, name=f"{STEM}.ipynb"):
         self.place(student).mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, self.place(student) / (name or f"{self.stem}.ipynb"))
+        nbformat.write(notebook, self.place(student) / name)
 
-    def points(self):
+    def mark(self):
         """student -> points of each exercise."""
-        call(self.course, "nbgrader", "autograde", self.stem)
+        call(self.course, "nbgrader", "autograde", STEM)
         points = {}
         with Gradebook(f"sqlite:///{self.course}/gradebook.db") as book:
-            for submission in book.assignment_submissions(self.stem):
-                assert len(submission.notebooks) == 1
-                grades = submission.notebooks[0].grades
-                scores = {
-                    grade.name.removesuffix("-check"): grade.score for grade in grades
-                }
-                points[submission.student.id] = [
-                    scores[name] for name in self.exercises
-                ]
+            for submission in book.assignment_submissions(STEM):
+                (notebook,) = submission.notebooks
+                scores = {grade.name: grade.score for grade in notebook.grades}
+                student = submission.student.id
+                points[student] = [scores[f"{name}-check"] for name in EXERCISES]
         return points
 
 
 class Otter(Nbgrader):
     kind = "otter"
 
-    def released(self):
-        folder = self.course / "dist"
-        if not folder.exists():  # the tests are also run on the reference answers
-            output = call(
-                self.course, "otter", "assign", f"otter/{self.stem}.ipynb", "dist"
-            )
-            assert "failed" not in output.lower()
-        return folder / "student" / f"{self.stem}.ipynb"
+    def release(self):
+        call(self.course, "otter", "assign", f"otter/{STEM}.ipynb", "dist")
+
+    def release_path(self):
+        return self.course / "dist" / "student" / f"{STEM}.ipynb"
 
     def place(self, student):
         return self.submitted / student
 
-    def points(self):
+    def mark(self):
         (tests,) = (self.course / "dist" / "autograder").glob("*.zip")
         points = {}
         for place in sorted(self.submitted.iterdir()):
-            call(
-                place, "otter", "run", "-a", str(tests), "-o", ".", f"{self.stem}.ipynb"
-            )
+            run = ["otter", "run", "-a", str(tests), "-o", ".", f"{STEM}.ipynb"]
+            call(place, *run)
             results = json.loads((place / "results.json").read_text())
             scores = {test["name"]: test.get("score") for test in results["tests"]}
-            points[place.name] = [scores[name] for name in self.exercises]
+            points[place.name] = [scores[name] for name in EXERCISES]
         return points
 
 
-PROGRAMS = pytest.mark.parametrize("program", [Nbgrader, Otter])
+def cell_index(notebook, text):
+    """The index of the one cell with this text."""
+    (index,) = (k for k, c in enumerate(notebook.cells) if c.source.strip() == text)
+    return index
 
 
-@pytest.fixture(autouse=True)
-def no_package(monkeypatch):
-    """The package is not built."""
-    monkeypatch.setattr(classroom, "wheel", lambda folder: [])
-
-
-def cell_of(notebook, text):
-    """The index of the answer's cell."""
-    return [cell.source for cell in notebook.cells].index(text)
+def replace(notebook, text, new):
+    notebook.cells[cell_index(notebook, text)].source = new
 
 
 def split(notebook, text):
-    """The answer's cell, cut in two as Jupyter does it: both halves have its metadata."""
-    at = cell_of(notebook, text)
-    first = notebook.cells[at]
+    """Cut an answer's cell in two, as Jupyter does: both halves have its metadata."""
+    index = cell_index(notebook, text)
+    first = notebook.cells[index]
     second = copy.deepcopy(first)
     second.id = "second-half"
-    first.source = "def total(samples):\n    return sum(samples)"
-    second.source = text
-    notebook.cells.insert(at + 1, second)
+    first.source = "def total_of(samples):\n    return sum(samples)"
+    second.source = text.replace("sum(samples)", "total_of(samples)")
+    assert second.source != text
+    notebook.cells.insert(index + 1, second)
 
 
 def with_helper(notebook, text):
-    """A cell of the student's own above the answer, which calls it."""
-    at = cell_of(notebook, text)
-    helper = nbformat.v4.new_code_cell(text.replace("weighted_average", "helper"))
-    notebook.cells[
-        at
-    ].source = (
-        "def weighted_average(states, samples):\n    return helper(states, samples)"
-    )
-    notebook.cells.insert(at, helper)
+    """Put a cell of the student's own above the answer, which calls it."""
+    index = cell_index(notebook, text)
+    helper = nbformat.v4.new_code_cell(text.replace("participants", "helper"))
+    answer = "def participants(*given):\n    return helper(*given)"
+    notebook.cells[index].source = answer
+    notebook.cells.insert(index, helper)
 
 
-@PROGRAMS
-def test_points_are_those_that_a_student_earned(program, tmp_path):
-    course = program(tmp_path)
-    earned = {
-        "perfect": (RIGHT, [2, 2]),
-        "wrong": ([WRONG, ALONE], [0, 0]),
-        "half": ([WRONG, RIGHT[1]], [0, 2]),
-        "untouched": (STUBS, [0, 0]),
-        "split": (RIGHT, [2, 2]),
-        "helper": (RIGHT, [2, 2]),
-        "copies": ([WRONG, RIGHT[1]], [0, 2]),
-    }
-    for student, (answers, _) in earned.items():
-        notebook = course.answered(student, answers)
-        if student == "split":
-            split(notebook, RIGHT[0])
-        if student == "helper":
-            with_helper(notebook, RIGHT[0])
-        course.submit(student, notebook)
-    perfect = course.answered("copies", RIGHT)
-    course.submit("copies", perfect, f"{STEM}-Copy1.ipynb")
-    text = course.released().read_text()
-    assert "0) + m" not in text and "max(1, int(" not in text, "a solution"
-    assert course.points() == {name: points for name, (_, points) in earned.items()}
+def without_check(notebook, name):
+    """Remove the check of an exercise, for nbgrader."""
+    about = [cell.metadata.get("nbgrader", {}) for cell in notebook.cells]
+    del notebook.cells[[a.get("grade_id") for a in about].index(f"{name}-check")]
 
 
-@PROGRAMS
-def test_each_student_is_marked_with_numbers_of_their_own(program, tmp_path):
-    students = ("ann", "ben", "zoë")
-    stub = ["total = ...  # your sum here"]
-    course = program(tmp_path, "fedavg", ("fedavg-bytes",), students)
-    with (course.course / "instructor" / "numbers.csv").open() as file:
-        right = {row["student"]: row["answer"] for row in csv.DictReader(file)}
-    for student, source in {"ann": "ann", "ben": "ann", "zoë": "zoë"}.items():
-        answer = [f"total = {right[source]}"]
-        course.submit(student, course.answered(student, answer, stub))
-    assert course.points() == {"ann": [2], "ben": [0], "zoë": [2]}
+@pytest.fixture(scope="module")
+def course(request, tmp_path_factory):
+    """A course with what students handed in, marked."""
+    program = request.param
+    folder = tmp_path_factory.mktemp(program.kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classroom, "wheel", lambda folder: [])  # takes seconds
+        course = program(folder)
+    totals = course.totals
+    ann = course.answered("ann", AVERAGE, PARTICIPANTS, totals["ann"])
+    split(ann, AVERAGE)
+    with_helper(ann, PARTICIPANTS)
+    course.submit("ann", ann)
+    course.submit("ben", course.answered("ben", WRONG, STUBS[1], totals["ann"]))
+    zoë = course.answered("zoë", WRONG, PARTICIPANTS, totals["zoë"])
+    course.submit("zoë", zoë)
+    replace(zoë, WRONG, AVERAGE)
+    course.submit("zoë", zoë, f"{STEM}-Copy1.ipynb")
+    if program is Nbgrader:
+        eve = course.answered("eve", LOOP, PARTICIPANTS, totals["eve"])
+        without_check(eve, "fedavg-participants")
+        course.submit("eve", eve)
+    course.points = course.mark()
+    return course
 
 
-def test_nbgrader_interrupts_a_cell_and_puts_a_check_back(tmp_path, monkeypatch):
-    quick = classroom.NBGRADER.replace("timeout = 60", "timeout = 30")
-    monkeypatch.setattr(classroom, "NBGRADER", quick)
-    course = Nbgrader(tmp_path)
-    notebook = course.answered("ann", ["while True:\n    pass", RIGHT[1]])
-    ids = [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in notebook.cells]
-    del notebook.cells[ids.index("fedavg-participants-check")]
-    course.submit("ann", notebook)
-    assert course.points() == {"ann": [0, 2]}
+def of(*programs):
+    """A group of tests, which has one course, for each of these programs."""
+    groups = {program: pytest.mark.xdist_group(program.kind) for program in programs}
+    cases = [pytest.param(p, marks=mark, id=p.kind) for p, mark in groups.items()]
+    return pytest.mark.parametrize("course", cases, indirect=True)
 
 
-def test_nbgrader_shows_the_reason(tmp_path):
-    course = Nbgrader(tmp_path)
-    course.submit("ann", course.answered("ann", [WRONG, RIGHT[1]]))
-    course.points()
-    path = course.course / "autograded" / "ann" / STEM / f"{STEM}.ipynb"
-    outputs = [
-        o for cell in nbformat.read(path, 4).cells for o in cell.get("outputs", [])
-    ]
-    (error,) = (o for o in outputs if o.output_type == "error")
-    assert "not yet, because" in error.evalue
+@of(Nbgrader, Otter)
+def test_a_split_cell_and_a_helper_earn_their_points(course):
+    assert course.points["ann"] == [2, 2, 2]
+
+
+@of(Nbgrader, Otter)
+def test_a_wrong_answer_a_stub_and_numbers_of_another_student_earn_none(course):
+    assert course.totals["ann"] != course.totals["ben"]
+    assert course.points["ben"] == [0, 0, 0]
+
+
+@of(Nbgrader, Otter)
+def test_a_second_copy_of_a_notebook_does_not_count(course):
+    assert course.points["zoë"] == [0, 2, 2]
+
+
+@of(Nbgrader, Otter)
+def test_students_get_no_solution(course):
+    text = course.release_path().read_text()
+    assert STUBS[0].partition("\n")[0] in text
+    assert "0) + m" not in text and "max(1, int(" not in text
+
+
+@of(Nbgrader)
+def test_a_loop_without_end_is_interrupted_and_a_check_put_back(course):
+    assert course.points["eve"] == [0, 2, 2]
+
+
+@of(Nbgrader)
+def test_nbgrader_shows_the_reason(course):
+    path = course.course / "autograded" / "ben" / STEM / f"{STEM}.ipynb"
+    cells = nbformat.read(path, 4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    errors = [output.evalue for output in outputs if output.output_type == "error"]
+    assert len(errors) == 3 and "not yet, because" in errors[0]

@@ -9,18 +9,16 @@ import pytest
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"  # before torch: worker processes inherit it
-os.environ["RAY_worker_niceness"] = (
-    "0"  # Ray's 15 starves them where anything else is running
-)
+# Ray's 15 starves them where anything else is running
+os.environ["RAY_worker_niceness"] = "0"
 
 import fedlearn as fl  # noqa: E402
 from fedlearn.engines import flower  # noqa: E402
 
 flower.require()
-flower.LIMIT, flower.STARTS = (
-    1800,
-    20,
-)  # for Ray to start where anything else may be running
+# for Ray to start where anything else may be running
+flower.LIMIT = 1800
+flower.STARTS = 20
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
@@ -30,24 +28,24 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Grid:
-    """A Flower grid without Flower's processes, and an engine: real messages, contexts and client
-    apps, delivered in this process. What was pushed can be pulled from then on, the last answer
-    first. ``simulated``: what clients keep travels with the messages. ``change``: (message, reply,
-    context) -> the replies that come in its place; None: it comes as it now is."""
+    """A Flower grid without Flower's processes, and an engine: real messages, contexts
+    and client apps, delivered in this process. What was pushed can be pulled from then
+    on, the last answer first.
 
-    def __init__(self, simulated=False, change=lambda *its: None, timeout=5.0):
-        self.options, self.change = (
-            (5.0, timeout, b"known" if simulated else None),
-            change,
-        )
-        self.contexts, self.replies, self.sent = {}, [], []
+    ``simulated``: what clients keep travels with the messages. ``change``: (message,
+    reply, context) -> the replies that come in its place; None: it comes as it now is.
+    """
 
-    def describe(self):
-        return {"name": "grid"}
+    def __init__(self, simulated=False, change=lambda *message: None, timeout=5.0):
+        self.options = (5.0, timeout, b"known" if simulated else None)
+        self.change = change
+        self.contexts = {}
+        self.replies = []
+        self.sent = 0
 
     @contextmanager
     def connect(self, *job):
-        self.job = flower.Job(*job)
+        self.job = flower.Job.of(*job)
         self.app = flower._client_app(lambda question, context: self.job)
         for k in range(self.job.task.clients):
             self.join(k, 100 + k)
@@ -64,8 +62,8 @@ class Grid:
 
     def push_messages(self, messages):
         for message in messages:
-            message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
-            self.sent.append(dict(message.content[flower.RECORD]))
+            message.metadata.__dict__["_message_id"] = f"message {self.sent}"
+            self.sent += 1
             context = self.contexts[message.metadata.dst_node_id]
             reply = self.app(message, context)
             changed = self.change(message, reply, context)
@@ -86,7 +84,8 @@ def small(clients=4, **more):
 
 @pytest.fixture(scope="session")
 def record():
-    """Keep the history of a run on Flower beside that of this process, for benchmarks/flower.py."""
+    """Keep the history of a run on Flower beside that of this process, for
+    tests/benchmarks/flower.py."""
 
     def keep(name, local, remote, kind="simulation"):
         messages = sum(len(row["clients"]) for row in local.rows)

@@ -143,7 +143,7 @@ def test_digests_of_a_task():
     "make, wrong, says",
     [
         ("classification", {"partition": "objects"}, "count"),
-        ("classification", {"train": 0}, "kept"),
+        ("classification", {"train": 0}, "train"),
     ],
 )
 def test_tasks_that_cannot_be(make, wrong, says):
