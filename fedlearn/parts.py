@@ -42,9 +42,7 @@ from .methods.base import (
     Reference,
     Shifted,
     inner,
-    lasting,
     mean_update,
-    recalled,
     summed,
     trained,
 )

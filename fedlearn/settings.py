@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass
 
-from .arguments import whole_number as whole_number
 from .errors import check_number, check_whole, pick, short
 
 # What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in
@@ -13,10 +12,8 @@ PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 
 def kept(name: str, total: int, purpose: str, count: int | None) -> None:
     """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
-    if count is not None and not 1 <= count <= total:
-        raise ValueError(
-            f"{name} has {total} samples, {purpose}={short(count)} cannot be kept."
-        )
+    if count is not None:
+        check_whole(f"{purpose} of {name}", count, most=total)
 
 
 def held_out(name: str, count: int) -> int:

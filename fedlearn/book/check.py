@@ -228,8 +228,7 @@ def check(exercise: str, answer: Any) -> Verdict:
     Examples
     --------
     >>> check("rpn-pool", 0.5)
-    rpn-pool: not yet, because two functions are asked for: pass the pair (pool,
-    unpool).
+    rpn-pool: not yet, because two functions are asked for: pass the pair (pool, unpool).
     """
     test = pick(exercise, module_of(exercise).EXERCISES, "exercise")
     if empty(answer):

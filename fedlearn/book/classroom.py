@@ -472,10 +472,6 @@ def make(
         assignments.
     seed_from : path
         A roster. With it the numbers of exercises differ by student.
-
-    Examples
-    --------
-    >>> make("book", "class", kind="otter")  # doctest: +SKIP
     """
     folder = Path(folder)
     out = Path(out)

@@ -11,7 +11,6 @@ from .. import seeing
 from ..core import Method, run
 from ..errors import check_whole, pick
 from ..history import History
-from ..settings import whole_number
 from ..tasks import TASKS, Task
 from .show import Shown
 
@@ -46,7 +45,7 @@ class Chapter:
         **task: Any,
     ) -> None:
         pick(scale, SCALES, "scale")
-        whole_number("rounds", rounds)
+        check_whole("rounds", rounds)
         check_whole("seed", seed, least=0)  # papermill -r hands over a text
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
             raise ValueError(

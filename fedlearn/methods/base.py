@@ -1,7 +1,7 @@
 """Parts and functions that several methods share."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..core import (
     Context,
     Mean,
     Optimizer,
+    Part,
     Step,
     Tensors,
 )
@@ -25,9 +26,7 @@ from ..errors import Diverged, WireError
 Params = list[torch.Tensor]
 
 
-def trained(
-    net: nn.Module, ctx: Context
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def trained(net: nn.Module, ctx: Context) -> tuple[Params, Params]:
     """The parameters that training moves, and where they start."""
     params = []
     starts = []
@@ -39,9 +38,7 @@ def trained(
     return params, starts
 
 
-def inner(
-    a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], ctx: Context
-) -> torch.Tensor:
+def inner(a: Params, b: Params, ctx: Context) -> torch.Tensor:
     """<a, b> over all tensors of two lists; of stacked clients, of each by itself: [clients]."""
     first = int(isinstance(ctx.client, list))  # the first axis that is summed
     sums = []
@@ -54,16 +51,14 @@ def inner(
 
 def remembered(ctx: Context, key: str, params: Params) -> Params:
     """For each trained parameter, the client's memory of ``key``/name; zero at first."""
+    stacked = isinstance(ctx.memory, list)
+    memories = ctx.memory if stacked else [ctx.memory]
     tensors = []
     names = [n for n, p in ctx.net.named_parameters() if p.requires_grad]
     for name, p in zip(names, params, strict=True):
-        if isinstance(ctx.memory, list):
-            zero = torch.zeros_like(p[0])
-            rows = [memory.get(f"{key}/{name}", zero) for memory in ctx.memory]
-            tensors.append(torch.stack(rows))
-        else:
-            zero = torch.zeros_like(p)
-            tensors.append(ctx.memory.get(f"{key}/{name}", zero).clone())
+        zero = torch.zeros_like(p[0] if stacked else p)
+        rows = [memory.get(f"{key}/{name}", zero) for memory in memories]
+        tensors.append(torch.stack(rows) if stacked else rows[0].clone())
     return tensors
 
 
@@ -76,15 +71,14 @@ class Reference:
 
     def __init__(self, net: nn.Module, ctx: Context) -> None:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
-        stacked = isinstance(ctx.client, list)
-        self.images = (
-            None if stacked or ctx.task.augment else ctx.task.sizes[ctx.client]
-        )
+        self.images = 0  # whose outputs can be kept
         self.seen = 0
+        if not isinstance(ctx.client, list) and not ctx.task.augment:
+            self.images = ctx.task.sizes[ctx.client]
         self.table = torch.empty(0)
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        if self.seen == self.images:
+        if self.images and self.seen == self.images:
             return self.table[batch.index]
         with torch.no_grad():
             outputs = self.net(batch.x)
@@ -139,46 +133,41 @@ class Shifted(SGD):
         super().step(params, list(torch._foreach_sub(grads, state["shift"])), state)
 
 
-def lasting(state: dict[str, Any]) -> Tensors:
-    """The tensors of an optimiser's state by name, as a memory keeps them."""
-    tensors = {}
-    for key, value in state.items():
-        if isinstance(value, list):
-            tensors.update({f"{key} {i}": t for i, t in enumerate(value)})
-    return tensors
+class Wrapper(Part):
+    """A part around the part ``of`` of the same kind, whose needs and checks are its own."""
 
-
-def recalled(state: dict[str, Any], memory: Tensors) -> dict[str, Any]:
-    """A state that ``init`` has just made, with the tensors that ``memory`` has of it."""
-    for name, t in lasting(state).items():
-        t.copy_(memory.get(name, t))
-    return state
-
-
-@dataclass(frozen=True)
-class Continued(Optimizer):
-    """Another optimiser whose state, as long as finite, stays in the client's memory."""
-
-    of: Optimizer = Adam()
+    of: Any
 
     @property
-    def needs(self) -> Any:  # type: ignore[override]
+    def needs(self) -> tuple[type, ...]:  # type: ignore[override]
         return self.of.needs
 
     def check(self, method: Any) -> None:
         self.of.check(method)
 
+    def validate(self, ctx: Context) -> None:
+        self.of.validate(ctx)
+
+
+@dataclass(frozen=True)
+class Continued(Wrapper, Optimizer):
+    """Another optimiser whose state, as long as finite, stays in the client's memory."""
+
+    of: Optimizer = Adam()
+
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         state = self.of.init(params, ctx)
+        tensors = {}
+        for key, value in state.items():
+            if isinstance(value, list):
+                tensors.update({f"optimizer {key} {i}": t for i, t in enumerate(value)})
         stacked = isinstance(ctx.memory, list)
         for k, memory in enumerate(ctx.memory if stacked else [ctx.memory]):
-            tensors = {}
-            for name, t in lasting(state).items():
-                tensors[f"optimizer {name}"] = t[k] if stacked else t
-            if all(n in memory and memory[n].isfinite().all() for n in tensors):
-                for name, t in tensors.items():
+            rows = {name: t[k] if stacked else t for name, t in tensors.items()}
+            if all(name in memory and memory[name].isfinite().all() for name in rows):
+                for name, t in rows.items():
                     t.copy_(memory[name])
-            memory.update(tensors)  # these are the tensors that training changes
+            memory.update(rows)  # these are the tensors that training changes
         return state
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
@@ -189,16 +178,18 @@ def mean_update(
     state: Tensors, arrivals: Arrivals, ctx: Context
 ) -> tuple[Tensors, float]:
     """The mean update, zero for tensors that nobody sent, and its share of the samples."""
-    samples = []
+    n_k = ctx.task.sizes
+    samples = 0
 
     def counted() -> Iterator[Arrival]:
+        nonlocal samples
         for a in arrivals:
-            samples.append(ctx.task.sizes[a.client])
+            samples += n_k[a.client]
             yield a
 
     zeros = {name: torch.zeros_like(w) for name, w in state.items()}
     mean = Mean().aggregate(zeros, counted(), ctx)
-    return mean, sum(samples) / sum(ctx.task.sizes)
+    return mean, samples / sum(n_k)
 
 
 def summed(
@@ -211,17 +202,17 @@ def summed(
     The sum is that of ``value(update)`` over all clients that sent the tensor.
     """
     sums: dict[str, tuple[torch.Tensor, int]] = {}
-    others = []
+    rest = []
     for a in arrivals:
         for name in names & a.update.keys():
             total, count = sums.get(name, (0, 0))
             sums[name] = (total + value(a.update[name]), count + 1)
         update = {n: t for n, t in a.update.items() if n not in names}
-        others.append(a._replace(update=update))
-    return others, sums
+        rest.append(a._replace(update=update))
+    return rest, sums
 
 
 def refuse_diverged(tensors: Tensors, ctx: Context) -> None:
-    """``Diverged`` for NaN, which would stay in a client's memory for ever."""
+    """``Diverged`` for NaN, which would stay in a client's memory."""
     if not all(t.isfinite().all() for t in tensors.values()):
         raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")

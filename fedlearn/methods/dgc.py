@@ -44,8 +44,10 @@ class Clip(Step):
             check_number("norm of Clip", self.norm, above=0)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        lossy = [name for name in x if name in ctx.lossy]
-        norm = torch.stack([x[name].norm() for name in lossy]).norm() if lossy else 0
+        lossy = x.keys() & ctx.lossy
+        if self.norm == float("inf") or not lossy:
+            return x
+        norm = torch.stack([x[name].norm() for name in x if name in lossy]).norm()
         limit = self.norm / len(ctx.participants) ** 0.5
         factor = min(1.0, limit / max(float(norm), 1e-30))
         return {name: g * factor if name in lossy else g for name, g in x.items()}

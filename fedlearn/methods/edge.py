@@ -1,14 +1,13 @@
 """Networks in two parts, and clients that keep a network of their own."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..core import EVALUATE, Client, Context, Named, Side, Tensors
+from ..core import EVALUATE, Client, Context, Named, Server, Side, State, Tensors
 from ..core.local import new_network
 from ..errors import WireError
 from ..models import Network, evaluating
@@ -53,60 +52,64 @@ class EdgeSide(Side):
         return new_network(replace(self.method.network, shape=self.maps), self.task)
 
 
-def no_network(method: Any) -> nn.Module:
-    """``ValueError``: only the clients have trained networks."""
-    raise ValueError(f"{method.name} leaves no one network: clients keep their own.")
+class PersonalSide(Side):
+    """A side of a method whose clients keep networks of their own."""
 
-
-def network_message(side: Side) -> FixedMessage:
-    """A client's own network; nothing as long as it is the one that the seed gives."""
-    shapes = {name: tuple(w.shape) for name, w in side.initial.items()}
-    return FixedMessage(Schema(shapes, coder="own network"), device=side.task.device)
-
-
-def evaluate_personal(
-    server: Any,
-    t: int,
-    ask: Any,
-    question: Callable[[int], FixedMessage],
-    whole: Callable[[nn.Module], nn.Module] = lambda net: net,
-) -> dict[str, Any]:
-    """Mean results of ``whole(network)`` over the clients that show theirs, or None."""
-    message = network_message(server)
-    task = server.task
-    predictions: dict = {}
-
-    def read(k: int, data: bytes) -> dict[str, float]:
-        shown = message.read(UP, t, k, data, samples=task.sizes[k])
-        net = whole(server.hold(t, server.initial | shown))
-        result = task.evaluate(net, client=k, predictions=predictions)
-        if not math.isfinite(result["loss"]):
-            predictions.pop(k, None)
-            raise WireError(f"With client {k}'s network the loss is not finite.")
-        return result
-
-    def write(k: int) -> bytes:
-        return question(k).write(DOWN, t, k, {})
-
-    results = [r for _, r in ask(range(task.clients), write, read, EVALUATE)]
-    means: dict[str, Any] = {"accuracy": None, "loss": None}
-    if results:
-        for name in results[0]:
-            means[name] = sum(r[name] for r in results) / len(results)
-    return means | task.measure(predictions)
-
-
-class PersonalClient(Client):
-    """A client that goes on from its own network ("own/..." in its memory)."""
+    def personal(self) -> FixedMessage:
+        """A client's network; empty as long as it is the one that the seed gives."""
+        shapes = {name: tuple(w.shape) for name, w in self.initial.items()}
+        return FixedMessage(
+            Schema(shapes, coder="own network"), device=self.task.device
+        )
 
     def question(self, k: int) -> FixedMessage:
         """The message, then empty, that asks client k for its network."""
-        return network_message(self)
+        return self.personal()
+
+
+class PersonalServer(PersonalSide, Server):
+    """A server that evaluates the clients' networks."""
+
+    def complete(self, net: nn.Module) -> nn.Module:
+        """The network that is evaluated, of a client's network."""
+        return net
+
+    def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
+        """The mean results over the clients that show their network, or None."""
+        task = self.task
+        predictions: dict = {}
+
+        def write(k: int) -> bytes:
+            return self.question(k).write(DOWN, t, k, {})
+
+        def read(k: int, data: bytes) -> dict[str, float]:
+            w_k = self.personal().read(UP, t, k, data, samples=task.sizes[k])
+            net = self.complete(self.hold(t, self.initial | w_k))
+            result = task.evaluate(net, client=k, predictions=predictions)
+            if not math.isfinite(result["loss"]):
+                predictions.pop(k, None)
+                raise WireError(f"With client {k}'s network the loss is not finite.")
+            return result
+
+        results = [r for _, r in ask(range(task.clients), write, read, EVALUATE)]
+        means: dict[str, Any] = {"accuracy": None, "loss": None}
+        if results:
+            for name in results[0]:
+                means[name] = sum(r[name] for r in results) / len(results)
+        return means | task.measure(predictions)
+
+    def network(self, t: int, state: State) -> nn.Module:
+        name = self.method.name
+        raise ValueError(f"{name} leaves no one network: clients keep their own.")
+
+
+class PersonalClient(PersonalSide, Client):
+    """A client that goes on from its own network ("own/..." in its memory)."""
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
         self.question(client).read(DOWN, t, client, data)
-        own = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
-        return network_message(self).write(UP, t, client, own, self.task.sizes[client])
+        w_k = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
+        return self.personal().write(UP, t, client, w_k, self.task.sizes[client])
 
     def training(self, t: int, client: int, memory: Tensors) -> Context:
         """Training from the client's own network."""

@@ -16,10 +16,8 @@ values. The global model is W_s. An edge network leaves its client only for eval
 for it; those bytes have a column of their own.
 """
 
-import math
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,25 +41,27 @@ from ..core import (
     Tensors,
     local,
 )
-from ..core import Server as AveragingServer
 from ..errors import Diverged, WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
-from ..wire import DOWN, UP, Dense, FixedMessage, Schema, Whole
+from ..wire import DOWN, UP, Coder, Dense, FixedMessage, Schema, Whole
 from .base import Continued
-from .edge import Edge, EdgeSide, PersonalClient, evaluate_personal, no_network, output
+from .edge import Edge, EdgeSide, PersonalClient, PersonalServer, output
+
+UPLOAD = ("features", "labels", "logits")  # H, y and z_k in the server's memory
 
 
 def distillation(
     teacher: torch.Tensor, student: torch.Tensor, T: float = 3.0
 ) -> torch.Tensor:
     """T^2 KL(softmax(teacher / T) || softmax(student / T)), mean over n: [..., n, C] -> [...]."""
-    log_p, log_q = F.log_softmax(teacher / T, -1), F.log_softmax(student / T, -1)
+    log_p = F.log_softmax(teacher / T, -1)
+    log_q = F.log_softmax(student / T, -1)
     return T**2 * (log_p.exp() * (log_p - log_q)).sum(-1).mean(-1)
 
 
 @dataclass(frozen=True)
 class Distilled(Objective):
-    """The task's loss plus ``alpha`` times the distillation from the server's logits.
+    """The task's loss plus ``alpha`` times the distillation from the server's logits, Eq. (7).
 
     The client keeps these as ``z_s`` [n_k, C]; without them the loss is the task's alone.
     """
@@ -74,21 +74,26 @@ class Distilled(Objective):
         check_number("alpha", self.alpha, least=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        J, alone = ctx.task.loss, not isinstance(ctx.client, list)
-        z_s = [memory.get("z_s") for memory in ([ctx.memory] if alone else ctx.memory)]
-        known = next((z for z in z_s if z is not None), None)
-        if known is None or not self.alpha:
+        alone = not isinstance(ctx.client, list)
+        memories = [ctx.memory] if alone else ctx.memory
+        logits = [memory.get("z_s") for memory in memories]
+        first = next((z for z in logits if z is not None), None)
+        if first is None or not self.alpha:
             return TaskLoss().begin(net, ctx)
-        weight: Any = self.alpha * known.new_tensor([z is not None for z in z_s])
-        weight = weight[0] if alone else weight
-        tables = [known[:1] * 0 if z is None else z for z in z_s]
-        table = pad_sequence(tables, batch_first=True)  # [clients, n, C]
-        clients = torch.arange(len(z_s), device=known.device)[:, None]
+        J = ctx.task.loss
+        tables = [first[:1] * 0 if z is None else z for z in logits]
+        z_s = pad_sequence(tables, batch_first=True)  # [clients, n, C]
+        alpha = self.alpha * first.new_tensor([z is not None for z in logits])
+        clients = torch.arange(len(logits), device=first.device)[:, None]
+        if alone:
+            alpha = alpha[0]
+            clients = clients[0, 0]
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            z_k, index = net(batch.x), batch.index.clamp(max=table.shape[1] - 1)
-            teacher = table[0, index] if alone else table[clients, index]
-            return J(z_k, batch.y) + weight * distillation(teacher, z_k, self.T)
+            z_k = net(batch.x)
+            index = batch.index.clamp(max=z_s.shape[1] - 1)
+            D = distillation(z_s[clients, index], z_k, self.T)
+            return J(z_k, batch.y) + alpha * D
 
         return loss
 
@@ -102,40 +107,31 @@ class Messages(EdgeSide):
         self.floats = Dense(self.method.bits)
 
     def _message(self, device: Any, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
-        coders = dict.fromkeys(shapes, self.floats) | {
-            "index": Whole(4),
-            "labels": Whole(2),
-        }
-        return FixedMessage(
-            Schema(shapes, coder=f"fed_gkt {self.floats}"), coders, device=device
-        )
+        coders: dict[str, Coder] = dict.fromkeys(shapes, self.floats)
+        coders |= {"index": Whole(4), "labels": Whole(2)}
+        schema = Schema(shapes, coder=f"fed_gkt {self.floats}")
+        return FixedMessage(schema, coders, device=device)
 
     def upload_of(self, k: int) -> FixedMessage:
         """Client k's images: their index, label, H and, if the server learns from them, z_k."""
         n = self.task.sizes[k]
-        logits = {"logits": (n, self.classes)} if self.method.alpha else {}
         shapes = {"index": (n,), "labels": (n,), "features": (n, *self.maps)}
-        return self._message("cpu", shapes | logits)
+        if self.method.alpha:
+            shapes["logits"] = (n, self.classes)
+        return self._message("cpu", shapes)
 
     def question(self, k: int) -> FixedMessage:
         """The server's logits z_s for client k's images."""
-        return self._message(
-            self.task.device, {"z_s": (self.task.sizes[k], self.classes)}
-        )
+        shape = (self.task.sizes[k], self.classes)
+        return self._message(self.task.device, {"z_s": shape})
 
 
-def on_disk(H: torch.Tensor) -> torch.Tensor:
-    """A copy in a temporary file, of which the system keeps in memory what fits."""
-    with tempfile.NamedTemporaryFile() as file:
-        copy = torch.from_file(file.name, shared=True, size=H.numel(), dtype=H.dtype)
-    return copy.view(H.shape).copy_(H)
-
-
-class Server(Messages, AveragingServer):
+class Server(Messages, PersonalServer):
     """Trains f_s on the clients' features.
 
-    Its memory holds these ("features k", ...), "z_s k", the optimiser, and "plateau": highest
-    accuracy on the clients' images, rounds without a rise, cuts of the rate.
+    Its memory holds for each client "features k", "labels k", "logits k" and "z_s k"; the
+    state of the optimiser; and "plateau": the highest accuracy on the clients' images, the
+    rounds without a rise, and the cuts of the rate.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -145,10 +141,8 @@ class Server(Messages, AveragingServer):
         self.first = {name: w.clone() for name, w in self.W_s.items()}
 
     def validate(self) -> None:
-        if (
-            not self.method.asynchronous
-            and len(self.participants(1)) < self.task.clients
-        ):
+        absent = len(self.participants(1)) < self.task.clients
+        if absent and not self.method.asynchronous:
             raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
         logits = list(output(self.f_s, self.maps).shape[1:])
         if logits != [self.classes]:
@@ -161,18 +155,18 @@ class Server(Messages, AveragingServer):
 
     def round(self, t: int, state: State, ask: Any) -> State:
         def write(k: int) -> bytes:
-            z_s = state.memory.get(f"z_s {k}")
-            return self.question(k).write(
-                DOWN, t, k, {} if z_s is None else {"z_s": z_s}
-            )
+            name = f"z_s {k}"
+            memory = state.memory
+            z_s = {"z_s": memory[name]} if name in memory else {}
+            return self.question(k).write(DOWN, t, k, z_s)
 
-        known = dict(ask(self.participants(t), write, partial(self.read, t)))
-        missing = sorted(set(range(self.task.clients)) - known.keys())
+        uploads = dict(ask(self.participants(t), write, partial(self.read, t)))
+        missing = sorted(set(range(self.task.clients)) - uploads.keys())
         if missing and not self.method.asynchronous:
             raise WireError(
                 f"FedGKT cannot go on: in round {t} nothing came from {missing}."
             )
-        return self.learn(t, state, known) if known else state
+        return self.learn(t, state, uploads) if uploads else state
 
     def read(self, t: int, k: int, data: bytes) -> Tensors:
         """bytes -> features, labels and logits in the client's own order."""
@@ -187,113 +181,94 @@ class Server(Messages, AveragingServer):
             raise WireError(f"Client {k} sent a label above {self.classes - 1}.")
         return {name: x[index.argsort()] for name, x in tensors.items()}
 
-    def learn(self, t: int, state: State, known: dict[int, Tensors]) -> State:
+    def learn(self, t: int, state: State, uploads: dict[int, Tensors]) -> State:
         """The state after training on the new features, and on the last of absent clients."""
         memory = dict(state.memory)
-        entries = sum(self.task.sizes) * math.prod(
-            self.maps
-        )  # of the maps of all clients
-        large = 4 * entries > self.method.memory_limit
-        for k, tensors in known.items():
+        for k, tensors in uploads.items():
             memory.update({f"{name} {k}": x for name, x in tensors.items()})
-            if large:
-                memory[f"features {k}"] = on_disk(tensors["features"])
         clients = [k for k in range(self.task.clients) if f"features {k}" in memory]
         local.load(self.W_s, state.weights)
         self.train(t, clients, memory)
         self.teach(t, clients, memory)
         if not self.method.asynchronous:
-            sent = ("features", "labels", "logits")
-            memory = {
-                name: x for name, x in memory.items() if not name.startswith(sent)
-            }
+            for name in list(memory):
+                if name.startswith(UPLOAD):
+                    del memory[name]
         return State({name: w.clone() for name, w in self.W_s.items()}, memory)
 
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:
         """E_s epochs on Eq. (6), client by client, each H and z_k fixed."""
-        method, task, f_s, J = self.method, self.task, self.f_s.train(), self.task.loss
+        method = self.method
+        task = self.task
+        f_s = self.f_s.train()
 
         def loss(H: torch.Tensor, y: torch.Tensor, z_k: Any) -> torch.Tensor:
             z_s = f_s(H)
-            D = distillation(z_k, z_s, method.T) if method.alpha else 0
-            return J(z_s, y) + method.alpha * D
+            D = 0 if z_k is None else distillation(z_k, z_s, method.T)
+            return task.loss(z_s, y) + method.alpha * D
 
+        J_s = local.in_precision(loss, task, self.settings)
         ctx = Context(task, t, memory=memory, net=f_s)
         cuts = int(memory["plateau"][2]) if "plateau" in memory else 0
-        part = replace(
-            method.server_optimizer, lr=method.server_optimizer.lr * 0.1**cuts
-        )
-        params, J_s = (
-            local.trainable(f_s),
-            local.in_precision(loss, task, self.settings),
-        )
-        optimizer_state = Continued(part).init(params, ctx)
+        rate = method.server_optimizer.lr * 0.1**cuts
+        optimizer = replace(method.server_optimizer, lr=rate)
+        W_s = local.trainable(f_s)
+        optimizer_state = Continued(optimizer).init(W_s, ctx)
         shuffle = ctx.generator("server shuffle")
-        with (
-            torch.enable_grad(),
-            rng.scope(task.seed, "server dropout", t, device=task.device),
-        ):
+        dropout = rng.scope(task.seed, "server dropout", t, device=task.device)
+        with torch.enable_grad(), dropout:
             for _ in range(method.server_epochs):
-                for k in (
-                    clients[i] for i in torch.randperm(len(clients), generator=shuffle)
-                ):
+                for i in torch.randperm(len(clients), generator=shuffle):
+                    k = clients[i]
                     order = torch.randperm(task.sizes[k], generator=shuffle)
                     for rows in order.split(self.settings.batch_size):
-                        z_k = (
-                            self._rows("logits", k, rows, memory)
-                            if method.alpha
-                            else None
-                        )
-                        H = self._rows("features", k, rows, memory)
-                        y = self._rows("labels", k, rows, memory)
-                        local.step(J_s(H, y, z_k), params, part, optimizer_state)
+                        batch = [self._rows(f"{n} {k}", rows, memory) for n in UPLOAD]
+                        local.step(J_s(*batch), W_s, optimizer, optimizer_state)
 
     @torch.no_grad()
     def teach(self, t: int, clients: list[int], memory: Tensors) -> None:
         """z_s of every stored image, and the plateau; ``Diverged`` if z_s cannot be sent."""
-        f_s, right, images = self.f_s.eval(), 0, 0
+        f_s = self.f_s.eval()
+        right = 0
+        images = 0
         for k in clients:
-            batches = torch.arange(self.task.sizes[k]).split(512)
-            z_s = torch.cat(
-                [f_s(self._rows("features", k, rows, memory)) for rows in batches]
-            )
+            outputs = []
+            for rows in torch.arange(self.task.sizes[k]).split(512):
+                outputs.append(f_s(self._rows(f"features {k}", rows, memory)))
+            z_s = torch.cat(outputs)
             if not torch.isfinite(z_s).all():
                 raise Diverged(
                     f"The server's network diverged in round {t}: lower server_lr."
                 )
-            self.floats.encode(z_s)
+            self.floats.encode(z_s)  # refuses what has no half precision
             if self.method.answers:
                 memory[f"z_s {k}"] = z_s
             y = memory[f"labels {k}"].to(z_s.device)
-            right += (z_s.argmax(1) == y).sum()
+            right += int((z_s.argmax(1) == y).sum())
             images += len(y)
         best, waited, cuts = memory.get("plateau", torch.zeros(3)).tolist()
-        accuracy = float(right / images)
+        accuracy = float(torch.tensor(right) / images)
         waited = 0 if accuracy > best else waited + 1
-        cut = waited > self.method.patience
-        memory["plateau"] = torch.tensor(
-            [max(best, accuracy), 0 if cut else waited, cuts + cut]
-        )
+        if waited > self.method.patience:
+            waited = 0
+            cuts += 1
+        memory["plateau"] = torch.tensor([max(best, accuracy), waited, cuts])
 
-    def _rows(
-        self, name: str, k: int, rows: torch.Tensor, memory: Tensors
-    ) -> torch.Tensor:
-        """Some rows of a tensor of client k, on the task's device."""
-        x = memory[f"{name} {k}"]
+    def _rows(self, name: str, rows: torch.Tensor, memory: Tensors) -> Any:
+        """Some rows of a tensor on the task's device; None if the server has no such tensor."""
+        if name not in memory:
+            return None
+        x = memory[name]
         x = x[rows.to(x.device)].to(self.task.device)
         return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
+    def complete(self, net: nn.Module) -> nn.Module:
+        """f_s on top of a client's f_e (section 3.2)."""
+        return nn.Sequential(net.extractor, self.f_s)
+
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        """f_s on top of the clients' own f_e (section 3.2)."""
         local.load(self.W_s, state.weights)
-
-        def whole(net: nn.Module) -> nn.Module:
-            return nn.Sequential(net.extractor, self.f_s)
-
-        return evaluate_personal(self, t, ask, self.question, whole)
-
-    def network(self, t: int, state: State) -> nn.Module:
-        return no_network(self.method)
+        return super().evaluate(t, state, ask)
 
 
 class Client(Messages, PersonalClient):
@@ -308,18 +283,22 @@ class Client(Messages, PersonalClient):
         local.load(self.tensors, trained)
         k = ctx.client
         n = self.task.sizes[k]
+        message = self.upload_of(k)
         tensors = self.knowledge(k)
         sent: Tensors = {}
         if all(t.isfinite().all() for t in (*tensors.values(), *trained.values())):
             self.keep(trained, ctx)
             tensors["index"] = torch.arange(n)
             tensors["labels"] = self.task.train[1][self.task.owned[k]]
-            sent = {name: tensors[name] for name in self.upload_of(k).schema.shapes}
-        return self.upload_of(k).write(UP, ctx.round, k, sent, n)
+            sent = {name: tensors[name] for name in message.schema.shapes}
+        return message.write(UP, ctx.round, k, sent, n)
 
     def knowledge(self, k: int) -> Tensors:
         """H and z_k of its images, in evaluation mode."""
-        net, task, H, z_k = self.net, self.task, [], []
+        net = self.net
+        task = self.task
+        H = []
+        z_k = []
         with evaluating(net), torch.no_grad():
             for rows in task.owned[k].to(task.device).split(self.settings.batch_size):
                 H.append(net.extractor(task.inputs(task.train[0][rows], k)))
@@ -329,9 +308,12 @@ class Client(Messages, PersonalClient):
 
 @dataclass(frozen=True)
 class GroupTransfer(Method):
-    """Synchronous: the server trains on the uploads of this round, of which
-    none may be missing; asynchronous: on the last upload of each client. Its rate is cut to a tenth
-    when the accuracy on the clients' images has not risen for ``patience`` rounds."""
+    """The parts of FedGKT.
+
+    Synchronous: the server trains on the uploads of this round, of which none may be missing.
+    Asynchronous: on the last upload of each client. The server's rate is cut to a tenth when the
+    accuracy on the clients' images has not risen for ``patience`` rounds.
+    """
 
     name: str = "fed_gkt"
     model: Edge = Edge("digits_edge")
@@ -345,7 +327,6 @@ class GroupTransfer(Method):
     asynchronous: bool = False
     patience: int = 10
     bits: int = 32
-    memory_limit: float = field(default=1e9, repr=False)
 
     server_class = Server
     client_class = Client
@@ -354,10 +335,8 @@ class GroupTransfer(Method):
         super().__post_init__()
         check_whole("server_epochs", self.server_epochs)
         check_whole("patience", self.patience)
-        check_number("T", self.T, above=0)
-        check_number("alpha", self.alpha, least=0)
-        check_number("memory_limit", self.memory_limit, least=0)
-        Dense(self.bits)  # refuses other numbers of bits
+        Distilled(self.T, self.alpha)  # refuses other values
+        Dense(self.bits)
 
 
 OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {
@@ -381,7 +360,6 @@ def fed_gkt(
     kd_to_server: bool = True,
     asynchronous: bool = False,
     bits: int = 32,
-    memory_limit: float = 1e9,
     keep: bool = False,
 ) -> GroupTransfer:
     """FedGKT, He, Annavaram and Avestimehr (2020), Algorithm 1 and Eqs. (6) and (7).
@@ -404,8 +382,6 @@ def fed_gkt(
         Go on without clients that are absent; see ``GroupTransfer``.
     bits : {32, 16}
         Of a float on the wire.
-    memory_limit : float
-        Feature maps of more bytes are kept on disk.
     keep : bool
         A client's optimiser goes on where it stopped.
 
@@ -444,5 +420,4 @@ def fed_gkt(
         answers=kd_to_client,
         asynchronous=asynchronous,
         bits=bits,
-        memory_limit=memory_limit,
     )

@@ -36,8 +36,11 @@ STARTS = {  # where the kernels of convolutions begin: as the network has them, 
 
 @dataclass(frozen=True)
 class Representative(Model):
-    """The network of another model part with ``base_kernels`` representative kernels a convolution;
-    a state with ``redraw`` needs ``refresh`` with its last round on a fresh network first."""
+    """The network of another model part with ``base_kernels`` representative kernels a convolution.
+
+    With ``redraw``, ``refresh`` with the round of a state comes before the state is loaded into a
+    new network.
+    """
 
     __repr__ = brief
 
@@ -61,32 +64,42 @@ class Representative(Model):
         for layer in net.modules():
             if isinstance(layer, nn.Conv2d):
                 STARTS[self.start](layer)
-        options = self.sign, self.alpha, self.detach, self.every_call, self.copies
-        return represent(net, self.base_kernels, task.seed, *options)
+        return represent(
+            net,
+            self.base_kernels,
+            task.seed,
+            self.sign,
+            self.alpha,
+            self.detach,
+            self.every_call,
+            self.copies,
+        )
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
         self.of.refresh(net, task, round)
-        anew, trained = self.redraw or self.every_call, self.copies == "trained"
+        anew = self.redraw or self.every_call
+        trained = self.copies == "trained"
         for name, layer in net.named_modules() if anew or trained else ():
             if not isinstance(layer, Generated):
                 continue
             if anew:
-                layer.place, layer.calls = (
-                    (task.seed, "kernel generation", name, round),
-                    0,
-                )
-                drawn = draw(layer.beta.shape[-4:], task.seed, name, round)
-                for t, new in zip((layer.alpha, layer.beta), drawn, strict=True):
-                    if t is not None:
-                        t.copy_(new)  # for all clients if stacked
+                layer.place = (task.seed, "kernel generation", name, round)
+                layer.calls = 0
+                alpha, beta = draw(layer.beta.shape[-4:], task.seed, name, round)
+                layer.beta.copy_(beta)  # for all clients if stacked
+                if self.alpha:
+                    layer.alpha.copy_(alpha)
             if trained:
                 with torch.no_grad():
                     layer.rest.copy_(layer.generated(layer.alpha, layer.beta))
 
 
 def modules(schema: Schema) -> list[list[str]]:
-    """The names of each module's tensors. A matrix or a kernel wider than 1 x 1 begins a module;
-    normalisation, biases and 1 x 1 shortcuts that follow belong to it. ResNet-18 has 18."""
+    """The names of each module's tensors.
+
+    A matrix or a kernel wider than 1 x 1 begins a module. Normalisation, biases and 1 x 1
+    shortcuts that follow belong to it. ResNet-18 has 18 modules.
+    """
     groups: list[list[str]] = []
     for name, shape in schema.shapes.items():
         if not groups or len(shape) == 2 or (len(shape) > 2 and max(shape[2:]) > 1):
@@ -97,8 +110,11 @@ def modules(schema: Schema) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Modules(Some):
-    """Each participant sends one group of modules, the i-th of them this round's ``order[i]``; as
-    many groups as participants (or modules, if fewer), or ``groups``; 1 is no module uploading."""
+    """Each participant sends one group of modules, in the order that the round draws (section 3.3).
+
+    There are ``groups`` groups, by default as many as participants, or as modules if these are
+    fewer. With one group everybody sends the whole model.
+    """
 
     groups: int | None = None
 
@@ -107,7 +123,8 @@ class Modules(Some):
             check_whole("groups", self.groups)
 
     def validate(self, ctx: Context) -> None:
-        count, participants = len(modules(ctx.schema)), len(ctx.participants)
+        count = len(modules(ctx.schema))
+        participants = len(ctx.participants)
         if self.groups and (self.groups > count or participants % self.groups):
             raise ValueError(
                 f"groups must be at most {count}, the modules, and divide {participants}, the "
@@ -115,17 +132,16 @@ class Modules(Some):
             )
 
     def names(self, names: list[str], ctx: Context) -> list[str]:
-        every = modules(ctx.schema)
-        groups = self.groups or min(len(every), len(ctx.participants))
+        listed = modules(ctx.schema)
+        count = len(listed)
+        groups = self.groups or min(count, len(ctx.participants))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
-        longer = (
-            torch.randperm(groups, generator=generator) < len(every) % groups
-        )  # by one module
-        ends = (len(every) // groups + longer.long()).cumsum(0).tolist()
+        longer = torch.randperm(groups, generator=generator) < count % groups
+        ends = (count // groups + longer.long()).cumsum(0).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
         group = order[ctx.participants.index(ctx.client) % groups]
         first = ends[group - 1] if group else 0
-        sent = {name for module in every[first : ends[group]] for name in module}
+        sent = {name for module in listed[first : ends[group]] for name in module}
         return [name for name in names if name in sent]
 
 

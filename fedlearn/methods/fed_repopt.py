@@ -39,7 +39,7 @@ from ..errors import check_number, pick, short
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
 from ..wire.base import brief
-from .base import Added
+from .base import Added, Params
 
 
 def check_form(part: Any, method: Any) -> None:
@@ -73,8 +73,11 @@ class Smoothed(Objective):
 
 @dataclass(frozen=True)
 class Form(Model):
-    """The network (None: the task's) with its blocks in a form of ``models.reparam``, or "repopt":
-    "csla" collapsed into one kernel a block; ``scales`` in place of those that it begins with."""
+    """The network (None: the task's) with its blocks in a form of ``models.reparam``, or "repopt".
+
+    "repopt" is "csla" collapsed into one kernel a block. ``scales`` replace those with which the
+    network begins.
+    """
 
     form: str = "repopt"
     network: Any = None
@@ -91,13 +94,12 @@ class Form(Model):
             )
 
     def build(self, task: Any) -> nn.Module:
-        one = self.form == "repopt"
-        net = reparam.reform(
-            Named(self.network).build(task), "csla" if one else self.form
-        )
+        collapsed = self.form == "repopt"
+        net = Named(self.network).build(task)
+        net = reparam.reform(net, "csla" if collapsed else self.form)
         if self.scales:
             self.scales.put_into(net)
-        return target(net) if one else net
+        return target(net) if collapsed else net
 
 
 class Multiplied(Optimizer):
@@ -108,13 +110,13 @@ class Multiplied(Optimizer):
     def check(self, method: Any) -> None:
         check_form(self, method)
 
-    def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
-        return super().init(params, ctx) | {
-            "M": tuple(multipliers(ctx.net, self._power))
-        }
+    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
+        state = super().init(params, ctx)
+        state["M"] = tuple(multipliers(ctx.net, self._power))
+        return state
 
-    def _times(self, tensors: Any, state: dict[str, Any]) -> list[torch.Tensor]:
-        return [m * t for m, t in zip(state["M"], tensors, strict=True)]
+    def _times(self, tensors: Params, state: dict[str, Any]) -> Params:
+        return [M * t for M, t in zip(state["M"], tensors, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -123,21 +125,22 @@ class RepSGD(Multiplied, SGD):
 
     __repr__ = brief
 
-    def step(self, params: list, grads: list, state: dict[str, Any]) -> None:
+    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         super().step(params, self._times(grads, state), state)
 
 
 @dataclass(frozen=True)
 class RepAdam(Multiplied, Adam):
-    """RepOpt with AdamW. Adam divides a constant factor of a gradient out again, so its step is
-    what M multiplies, with s_3 in place of s_3^2: the branches' training but for eps."""
+    """RepOpt with AdamW.
+
+    Adam divides a constant factor of a gradient out again. So M multiplies the step, with s_3 in
+    place of s_3^2: this is the branches' training but for eps.
+    """
 
     __repr__ = brief
     _power = 1
 
-    def _direction(
-        self, grads: list[torch.Tensor], state: dict[str, Any]
-    ) -> list[torch.Tensor]:
+    def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
         return self._times(super()._direction(grads, state), state)
 
 
@@ -152,7 +155,7 @@ class Constants(Added):
         return {name: tuple(t.shape) for name, t in constants(net).items()}
 
     def group(self, ctx: Context) -> Hashable:
-        """Who has been heard has the constants: a message may have been lost before."""
+        """A client that has answered has the constants; an earlier message may be lost."""
         return ctx.client in ctx.last_seen
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
@@ -212,17 +215,21 @@ def fed_repopt(
     * scales are those with which a search begins: "searched" (5 rounds on 300 of the digits)
     """
     pick(form, dict.fromkeys(("repopt", "tr", "inf", "csla")), "form")
-    plain, multiplied = pick(
-        optimizer, {"sgd": (SGD, RepSGD), "adamw": (Adam, RepAdam)}, "optimizer"
-    )
+    pick(optimizer, {"sgd": SGD, "adamw": Adam}, "optimizer")
     if optimizer == "adamw" and momentum:
         raise ValueError('momentum belongs to optimizer "sgd"; "adamw" has its own.')
-    options: dict[str, Any] = {"weight_decay": weight_decay, "spare": spare}
-    options |= {"momentum": momentum} if optimizer == "sgd" else {"decoupled": True}
+    multiplied = form == "repopt"
+    part: Optimizer
+    if optimizer == "sgd":
+        sgd = RepSGD if multiplied else SGD
+        part = sgd(lr, momentum, weight_decay, spare=spare)
+    else:
+        adam = RepAdam if multiplied else Adam
+        part = adam(lr, weight_decay=weight_decay, decoupled=True, spare=spare)
     return Averaging(
         "fed_repopt",
         Form(form, network, scales),
         Smoothed(smoothing) if smoothing else TaskLoss(),
-        optimizer=(multiplied if form == "repopt" else plain)(lr, **options),
-        downlink=Downlink(Constants()) if form == "repopt" else Downlink(),
+        part,
+        downlink=Downlink(Constants()) if multiplied else Downlink(),
     )

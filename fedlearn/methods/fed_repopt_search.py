@@ -16,9 +16,12 @@ from .fed_repopt import Form, Smoothed
 
 @dataclass(frozen=True)
 class Planned(SGD):
-    """SGD as the authors search: the first ``warmup`` of ``rounds`` raise the rate evenly to lr,
-    then it falls along half a cosine to 0; 0: it stays. ``clip``: longest gradient, over all
-    parameters."""
+    """SGD as the authors search.
+
+    The first ``warmup`` of ``rounds`` raise the rate evenly to lr; then it falls along half a
+    cosine to 0. With ``warmup`` 0 the rate is constant. ``clip`` is the greatest length of a
+    gradient over all parameters; 0: any.
+    """
 
     rounds: int = 1
     warmup: int = 0
@@ -33,10 +36,12 @@ class Planned(SGD):
             )
 
     def init(self, params: list[torch.Tensor], ctx: Context) -> dict[str, Any]:
-        state, t = super().init(params, ctx), ctx.round - 0.5  # the middle of the round
-        if self.warmup:
-            falling = (1 + math.cos(math.pi * t / self.rounds)) / 2
-            state["lr"] *= t / self.warmup if t < self.warmup else falling
+        state = super().init(params, ctx)
+        t = ctx.round - 0.5  # the middle of the round
+        if t < self.warmup:
+            state["lr"] *= t / self.warmup
+        elif self.warmup:
+            state["lr"] *= (1 + math.cos(math.pi * t / self.rounds)) / 2
         return state
 
     def step(self, params: list, grads: list, state: dict[str, Any]) -> None:
@@ -102,19 +107,35 @@ def search(
         raise ValueError(
             f"A search takes a task with one client, the server, not {task.clients}."
         )
-    sgd: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
+    optimizer: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
     if warmup or clip:
-        rates: dict[str, Any] = {"rounds": rounds, "warmup": warmup, "clip": clip}
-        sgd = Continued(Planned(lr, momentum, weight_decay, spare=spare, **rates))
-    loss = Smoothed(smoothing) if smoothing else TaskLoss()
-    method = Averaging("search", Form("search", network), loss, optimizer=sgd)
-    how = {"batch_size": batch_size, "evaluate_every": rounds, "checkpoint": checkpoint}
-    state = run(method, task, rounds, progress=False, **how).state or {}
-    ends = tuple(f".{s}.value" for s in SCALES)
-    return Scales(
-        {
-            n.removesuffix(".value"): t.clone()
-            for n, t in state.items()
-            if n.endswith(ends)
-        }
+        planned = Planned(
+            lr,
+            momentum,
+            weight_decay,
+            spare=spare,
+            rounds=rounds,
+            warmup=warmup,
+            clip=clip,
+        )
+        optimizer = Continued(planned)
+    history = run(
+        Averaging(
+            "search",
+            Form("search", network),
+            Smoothed(smoothing) if smoothing else TaskLoss(),
+            optimizer,
+        ),
+        task,
+        rounds,
+        batch_size=batch_size,
+        evaluate_every=rounds,
+        checkpoint=checkpoint,
+        progress=False,
     )
+    ends = tuple(f".{name}.value" for name in SCALES)
+    scales = {}
+    for name, t in (history.state or {}).items():
+        if name.endswith(ends):
+            scales[name.removesuffix(".value")] = t.clone()
+    return Scales(scales)

@@ -38,14 +38,14 @@ class OneScale(Step):
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         lossy = {n: t for n, t in x.items() if n in ctx.lossy}
-        d = max(sum(t.numel() for t in lossy.values()), 1)
-        scale = (
-            sum(float(t.cpu().abs().sum(dtype=torch.float64)) for t in lossy.values())
-            / d
-        )
-        return x | {
-            n: torch.where(t < 0, -scale, scale).to(t) for n, t in lossy.items()
-        }
+        d = sum(t.numel() for t in lossy.values())
+        norm = 0.0  # ||x||_1
+        for t in lossy.values():
+            norm += float(t.cpu().abs().sum(dtype=torch.float64))
+        scaled = {}
+        for n, t in lossy.items():
+            scaled[n] = torch.where(t < 0, -norm / d, norm / d).to(t)
+        return x | scaled
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,11 @@ class AMSGrad(Aggregator):
         check_number("eps", self.eps, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        new, memory = Mean().aggregate(state, arrivals, ctx), ctx.memory
-        t, rate = int(memory.get("steps", 0)) + 1, self.lr
+        memory = ctx.memory
+        new = Mean().aggregate(state, arrivals, ctx)
+        rate = self.lr
         if self.corrected:
+            t = int(memory.get("steps", 0)) + 1
             memory["steps"] = torch.tensor(t)
             rate *= (1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t)
         for n in state.keys() - ctx.schema.buffers:
@@ -79,7 +81,9 @@ class AMSGrad(Aggregator):
             v = self.beta2 * memory.get(f"v/{n}", 0) + (1 - self.beta2) * D * D
             floor = torch.full_like(v, self.eps)
             highest = torch.maximum(memory.get(f"highest/{n}", floor), v)
-            memory |= {f"m/{n}": m, f"v/{n}": v, f"highest/{n}": highest}
+            memory[f"m/{n}"] = m
+            memory[f"v/{n}"] = v
+            memory[f"highest/{n}"] = highest
             new[n] = state[n] + rate * m / highest.sqrt()
         return new
 
@@ -116,12 +120,20 @@ def fedcams(
       1e-8 is added to its root; none at max_init 0.001, else not measured: no option
     * ``ratio`` chooses of each tensor, authors': of the model; not measured: no option
     """
-    one = pick(scale, {"tensor": (), "model": (OneScale(),)}, "scale")
-    if one and ratio is not None:
+    pick(scale, {"tensor": 1, "model": 1}, "scale")
+    if scale == "model" and ratio is not None:
         raise ValueError(
             'The scale "model" is one of signs; the largest entries have none.'
         )
-    coded = Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio))
-    uplink = Uplink(Update(), *((Feedback(),) if feedback else ()), *one, coded)
-    server = AMSGrad(server_lr, corrected=corrected)
-    return Averaging("fedcams", optimizer=SGD(lr), uplink=uplink, server=server)
+    steps: list[Step] = [Update()]
+    if feedback:
+        steps.append(Feedback())
+    if scale == "model":
+        steps.append(OneScale())
+    steps.append(Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio)))
+    return Averaging(
+        "fedcams",
+        optimizer=SGD(lr),
+        uplink=Uplink(*steps),
+        server=AMSGrad(server_lr, corrected=corrected),
+    )

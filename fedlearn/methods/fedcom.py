@@ -46,35 +46,41 @@ class Remember(Step):
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in set(sent) - ctx.schema.buffers:
-            ctx.memory[f"sent/{n}"], ctx.memory[f"start/{n}"] = (
-                sent[n],
-                ctx.start[n].clone(),
-            )
+            ctx.memory[f"sent/{n}"] = sent[n]
+            ctx.memory[f"start/{n}"] = ctx.start[n].clone()
         ctx.memory["round"] = torch.tensor(ctx.round)
         ctx.memory["steps"] = torch.tensor(ctx.steps(ctx.client))
 
 
 @dataclass(frozen=True)
 class Tracked(Shifted):
-    """SGD on g - delta_j; who was absent takes the mean of what the model did in those rounds."""
+    """SGD on g - delta_j.
+
+    After an absence the movement of the model counts as its mean over the rounds since.
+    """
 
     needs = (Remember,)
 
     def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
-        alone = not isinstance(ctx.memory, list)
-        for i, memory in enumerate([ctx.memory] if alone else ctx.memory):
-            if "round" in memory:
-                start = ctx.start if alone else {n: t[i] for n, t in ctx.start.items()}
+        if isinstance(ctx.memory, list):
+            for j, memory in enumerate(ctx.memory):
+                start = {n: w[j] for n, w in ctx.start.items()}
                 self._track(memory, start, ctx.round)
+        else:
+            self._track(ctx.memory, ctx.start, ctx.round)
         return remembered(ctx, "delta", params)
 
     def _track(self, memory: Tensors, start: Tensors, round: int) -> None:
         """delta_j after the last round of this client, as movement of weights over -eta tau."""
-        rounds, steps = round - int(memory["round"]), float(memory["steps"])
-        for n in [key[5:] for key in memory if key.startswith("sent/")]:
-            moved = (start[n] - memory[f"start/{n}"]) / rounds
-            delta = (moved - memory[f"sent/{n}"]) / (self.lr * steps)
-            memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + delta
+        if "round" not in memory:
+            return
+        rounds = round - int(memory["round"])
+        tau = float(memory["steps"])
+        for n in start:
+            if f"sent/{n}" in memory:
+                moved = (start[n] - memory[f"start/{n}"]) / rounds
+                change = (moved - memory[f"sent/{n}"]) / (self.lr * tau)
+                memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + change
 
 
 def fedcomgate(lr: float = 0.1, bits: int = 8) -> Averaging:

@@ -55,7 +55,8 @@ class Dynamic(Objective):
         check_number("alpha", self.alpha, above=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        L, (theta, start) = ctx.task.loss, trained(net, ctx)
+        L = ctx.task.loss
+        theta, start = trained(net, ctx)
         s = remembered(ctx, "sum", theta)
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
@@ -70,15 +71,13 @@ class Dynamic(Objective):
 class Summing(Aggregator):
     """The mean of the clients, and S = -h / alpha on top of it."""
 
-    needs = (
-        Update,
-        Sum,
-    )
+    needs = (Update, Sum)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         u, share = mean_update(state, arrivals, ctx)
         for n in state.keys() - ctx.schema.buffers:
-            S = ctx.memory[f"sum/{n}"] = ctx.memory.get(f"sum/{n}", 0) + share * u[n]
+            S = ctx.memory.get(f"sum/{n}", 0) + share * u[n]
+            ctx.memory[f"sum/{n}"] = S
             u[n] = u[n] + S
         return {n: theta + u[n] for n, theta in state.items()}
 
@@ -100,11 +99,10 @@ def feddyn(lr: float = 0.1, alpha: float = 0.1) -> Averaging:
     * no weight decay, authors': "decay 0.001"; gradients not clipped, authors': at 10; not
       measured: no optimiser here clips
     """
-    uplink, server = Uplink(Update(), Sum()), Summing()
     return Averaging(
         "feddyn",
         objective=Dynamic(alpha),
         optimizer=SGD(lr),
-        uplink=uplink,
-        server=server,
+        uplink=Uplink(Update(), Sum()),
+        server=Summing(),
     )

@@ -37,9 +37,9 @@ from ..core import (
     Update,
     Uplink,
 )
-from ..errors import Diverged, WireError, check_number, pick
+from ..errors import WireError, check_number, pick
 from ..models import Network
-from .base import Continued, Reference, Some
+from .base import Continued, Reference, Some, refuse_diverged
 from .edge import output
 
 
@@ -104,17 +104,16 @@ class FusionNetwork(Model):
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
-        maps: Any = (
-            output(net.extractor, task.shape) if isinstance(net, Network) else None
-        )
+        maps: Any = None
+        if isinstance(net, Network):
+            maps = output(net.extractor, task.shape)
         if not torch.is_tensor(maps) or maps.dim() != 4:
             raise ValueError(
                 "FedFusion needs a network (models.Network) with an extractor of feature maps "
                 f"[channels, height, width] and a classifier; this {type(net).__name__} has none."
             )
-        return Fused(
-            net.extractor, OPERATORS[self.operator](maps.shape[1]), net.classifier
-        )
+        fusion = OPERATORS[self.operator](maps.shape[1])
+        return Fused(net.extractor, fusion, net.classifier)
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,12 @@ class FusionLoss(Objective):
     needs = (FusionNetwork,)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        E_g, J = Reference(net.extractor, ctx), ctx.task.loss
+        J = ctx.task.loss
+        E_g = Reference(net.extractor, ctx)
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            return J(
-                net.classifier(net.fusion(E_g(batch), net.extractor(batch.x))), batch.y
-            )
+            F = net.fusion(E_g(batch), net.extractor(batch.x))
+            return J(net.classifier(F), batch.y)
 
         return loss
 
@@ -147,11 +146,13 @@ class MovingAverage(Aggregator):
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
-        return new | {n: state[n].lerp(new[n], 1 - self.mu) for n in fusion(state)}
+        for name in fusion(state):
+            new[name] = state[name].lerp(new[name], 1 - self.mu)
+        return new
 
 
 def fusion(names: Iterable[str]) -> list[str]:
-    """Those of the names that belong to the fusion operator."""
+    """The names that belong to the fusion operator."""
     return [n for n in names if n.startswith("fusion.")]
 
 
@@ -159,7 +160,7 @@ class Outside(Some):
     """Everything but the fusion travels."""
 
     def names(self, names: list[str], ctx: Context) -> list[str]:
-        return [n for n in names if n not in fusion(names)]
+        return [n for n in names if not n.startswith("fusion.")]
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,9 @@ class Keep(Outside):
     """The fusion stays with its client (uplink) ..."""
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        kept = {n: x[n].clone() for n in fusion(x)}
-        if not all(torch.isfinite(t).all() for t in kept.values()):
-            raise Diverged(f"The fusion of client {ctx.client} is NaN or infinite.")
-        ctx.memory.update(kept)
+        F = {n: x[n].clone() for n in fusion(x)}
+        refuse_diverged(F, ctx)
+        ctx.memory.update(F)
         return super().encode(x, ctx)
 
 

@@ -22,8 +22,9 @@ from ..errors import check_number, pick
 from ..wire.base import brief
 from .base import Reference
 
-SMALL, LARGE = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), (1e2, 1e3, 1e4, 1e5, 1e6)
-# the paper gives none; these are of the authors' public code
+# the paper gives no widths; these are of the authors' public code
+SMALL = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+LARGE = (1e2, 1e3, 1e4, 1e5, 1e6)
 WIDTHS = (*SMALL, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, *LARGE)
 
 
@@ -40,9 +41,12 @@ def mmd2(
 ) -> torch.Tensor:
     """Eq. (2), squared maximum mean discrepancy: samples [..., n, d] and [..., m, d] -> [...]."""
     both = torch.cat([a, b], -2)  # one call for the three kernel matrices
-    n, K = a.shape[-2], kernel(both, both, widths)
-    aa, bb, ab = K[..., :n, :n], K[..., n:, n:], K[..., :n, n:]
-    return aa.mean((-2, -1)) + bb.mean((-2, -1)) - 2 * ab.mean((-2, -1))
+    K = kernel(both, both, widths)
+    n = a.shape[-2]
+    aa = K[..., :n, :n].mean((-2, -1))
+    bb = K[..., n:, n:].mean((-2, -1))
+    ab = K[..., :n, n:].mean((-2, -1))
+    return aa + bb - 2 * ab
 
 
 def l2(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -69,7 +73,9 @@ class TwoStream(Objective):
         pick(self.distance, DISTANCES, "distance")
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        theta_G, J, D = Reference(net, ctx), ctx.task.loss, DISTANCES[self.distance]
+        theta_G = Reference(net, ctx)
+        J = ctx.task.loss
+        D = DISTANCES[self.distance]
 
         def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
             logits = net(batch.x)

@@ -43,23 +43,23 @@ class Normalised(Aggregator):
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        buffers, n = ctx.schema.buffers, ctx.task.sizes
+        n = ctx.task.sizes
         a: dict[int, float] = {}
 
         def directions() -> Iterator[Arrival]:
-            for one in arrivals:
-                i = one.client
+            for arrival in arrivals:
+                i = arrival.client
                 a[i] = self._norm(ctx.steps(i))
-                d_i = {
-                    m: u if m in buffers else u / a[i] for m, u in one.update.items()
-                }
-                yield one._replace(update=d_i)
+                d_i = dict(arrival.update)
+                for name in d_i.keys() - ctx.schema.buffers:
+                    d_i[name] = d_i[name] / a[i]
+                yield arrival._replace(update=d_i)
 
         d, _ = mean_update(state, directions(), ctx)
         tau_eff = sum(n[i] * a[i] for i in a) / sum(n[i] for i in a)
-        return {
-            m: x + (d[m] if m in buffers else tau_eff * d[m]) for m, x in state.items()
-        }
+        for name in d.keys() - ctx.schema.buffers:
+            d[name] = tau_eff * d[name]
+        return {name: x + d[name] for name, x in state.items()}
 
 
 def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:

@@ -46,14 +46,17 @@ class Adaptive(Aggregator):
         check_number("tau", self.tau, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        (mean, _), memory = mean_update(state, arrivals, ctx), ctx.memory
+        memory = ctx.memory
+        mean, _ = mean_update(state, arrivals, ctx)
         new = {n: x + mean[n] for n, x in state.items()}
         for n in state.keys() - ctx.schema.buffers:
-            D, x = mean[n], state[n]
+            x = state[n]
+            D = mean[n]
             m = self.beta1 * memory.get(f"m/{n}", 0) + (1 - self.beta1) * D
             v = memory.get(f"v/{n}", torch.full_like(x, self.tau**2))
             v = SECOND[self.kind](v, D * D, self.beta2)
-            memory |= {f"m/{n}": m, f"v/{n}": v}
+            memory[f"m/{n}"] = m
+            memory[f"v/{n}"] = v
             new[n] = x + self.lr * m / (v.sqrt() + self.tau)
         return new
 

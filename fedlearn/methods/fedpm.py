@@ -36,15 +36,12 @@ from ..core import (
     Trained,
     Uplink,
 )
-from ..errors import Diverged
 from ..models.kernels import Drawing, computed
 from ..wire import Mask, Masks
 from ..wire.base import brief
-from .base import Continued, summed
+from .base import Continued, refuse_diverged, summed
 
-FLOOR = (
-    0.01  # theta stays between this and one minus this: no weight is decided for ever
-)
+FLOOR = 0.01  # theta stays between this and one minus this
 
 
 class Masked(Drawing):
@@ -58,9 +55,8 @@ class Masked(Drawing):
             return frozen * (theta > 0.5)
         m = (self.uniform(theta) < theta).to(theta.dtype)
         slope = theta.detach() * theta if self.scaled else theta
-        return frozen * (
-            m - slope.detach() + slope
-        )  # the value of m, the gradient of theta
+        passed = m - slope.detach() + slope  # the value of m, the gradient of theta
+        return frozen * passed
 
     @property
     def weight(self) -> torch.Tensor:
@@ -68,11 +64,9 @@ class Masked(Drawing):
 
     @property
     def bias(self) -> torch.Tensor | None:
-        return (
-            None
-            if self.frozen_bias is None
-            else self.masked(self.frozen_bias, self.bias_score)
-        )
+        if self.frozen_bias is None:
+            return None
+        return self.masked(self.frozen_bias, self.bias_score)
 
 
 LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
@@ -94,7 +88,9 @@ class MaskedNetwork(Model):
         net = self.of.build(task)
         for name, layer in net.named_modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                layer.affine, layer.weight, layer.bias = False, None, None
+                layer.affine = False
+                layer.weight = None
+                layer.bias = None
             elif type(layer) in LAYERS:
                 self._mask(name, layer, task.seed)
         for name, _ in net.named_parameters():
@@ -106,22 +102,17 @@ class MaskedNetwork(Model):
 
     def _mask(self, name: str, layer: nn.Module, seed: int) -> None:
         """Weights become signs from the seed, parameters their scores."""
-        c, tensors = (
-            math.e / math.sqrt(layer.weight[0].numel()),
-            dict(layer._parameters),
-        )
-        layer.__class__, layer.scaled, layer._parameters = (
-            LAYERS[type(layer)],
-            self.scaled,
-            {},
-        )
+        c = math.e / math.sqrt(layer.weight[0].numel())
+        tensors = dict(layer._parameters)
+        layer.__class__ = LAYERS[type(layer)]
+        layer.scaled = self.scaled
+        layer._parameters = {}
         for key, t in tensors.items():
             if t is None:
                 layer.register_buffer(f"frozen_{key}", None)
                 continue
-            draw = torch.rand(
-                t.shape, generator=rng.generator(seed, "signs", name, key)
-            )
+            signs = rng.generator(seed, "signs", name, key)
+            draw = torch.rand(t.shape, generator=signs)
             frozen = torch.where(draw < 0.5, -c, c)
             layer.register_buffer(f"frozen_{key}", frozen, persistent=False)
             score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
@@ -137,23 +128,25 @@ class Sample(Step):
     needs = (MaskedNetwork,)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        generator, m = ctx.generator("mask"), {}
+        refuse_diverged(x, ctx)
+        generator = ctx.generator("mask")
+        m = {}
         for n, s in x.items():
             if n in ctx.schema.buffers:
                 m[n] = s - ctx.start[n]
             else:
-                if not torch.isfinite(s).all():
-                    raise Diverged(f"The scores of {n} are NaN or infinite.")
-                m[n] = (
-                    torch.rand(s.shape, generator=generator) < s.sigmoid().cpu()
-                ).float()
+                draw = torch.rand(s.shape, generator=generator)
+                m[n] = (draw < s.sigmoid().cpu()).float()
         return m
 
 
 @dataclass(frozen=True)
 class BetaPosterior(Aggregator):
-    """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came, cut at ``FLOOR`` and 1 -
-    ``FLOOR``; ``softened``: each m becomes one of these instead. Statistics are averaged."""
+    """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came.
+
+    It is cut at ``FLOOR`` and 1 - ``FLOOR``. With ``softened`` each m becomes one of these instead.
+    Batch statistics are averaged.
+    """
 
     needs = (Masks,)
     __repr__ = brief

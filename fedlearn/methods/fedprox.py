@@ -26,7 +26,8 @@ class Proximal(Objective):
         check_number("mu", self.mu, least=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        F, (w, start) = ctx.task.loss, trained(net, ctx)
+        F = ctx.task.loss
+        w, start = trained(net, ctx)
 
         def h(net: nn.Module, batch: Batch) -> torch.Tensor:
             moved = torch._foreach_sub(w, start)

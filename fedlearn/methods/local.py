@@ -11,12 +11,9 @@ evaluation have a column of their own, as ever.
 
 from typing import Any
 
-from torch import nn
-
 from ..core import SGD, Context, Method, State, Tensors
-from ..core import Server as AveragingServer
 from ..errors import WireError
-from .edge import PersonalClient, evaluate_personal, network_message, no_network
+from .edge import PersonalClient, PersonalServer
 
 
 def nothing(k: int, data: bytes = b"") -> bytes:
@@ -26,18 +23,12 @@ def nothing(k: int, data: bytes = b"") -> bytes:
     return b""
 
 
-class Server(AveragingServer):
+class Server(PersonalServer):
     """Holds M^0 only, and tests the clients' own models."""
 
     def round(self, t: int, state: State, ask: Any) -> State:
         list(ask(self.participants(t), nothing, nothing))
         return state
-
-    def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        return evaluate_personal(self, t, ask, lambda k: network_message(self))
-
-    def network(self, t: int, state: State) -> nn.Module:
-        return no_network(self.method)
 
 
 class Client(PersonalClient):

@@ -30,16 +30,15 @@ from ..core import (
 )
 from ..errors import WireError
 from ..wire.bits import Reader
+from .base import Wrapper
 
 NUMBER = struct.Struct("<I")
-WHOLE = (
-    b"\0"  # a section that begins with this holds the tensor, with the other the steps
-)
-STEPS = b"\1"
+WHOLE = b"\0"  # a section that begins with this holds the tensor
+STEPS = b"\1"  # a section that begins with this holds steps
 
 
-def last_known(ctx: Context, client: int) -> int:
-    """The round whose model this client has: the one before the last that it answered."""
+def last_heard(ctx: Context, client: int) -> int:
+    """The round whose model this client has: the round before its last answer."""
     return max(ctx.last_seen.get(client, 0) - 1, 0)
 
 
@@ -63,17 +62,15 @@ class Replay(Downlink):
             )
 
     def group(self, ctx: Context) -> Hashable:
-        return last_known(ctx, ctx.client)
+        return last_heard(ctx, ctx.client)
 
     def encode(self, x: Tensors, ctx: Context) -> Sections:
-        since = last_known(ctx, ctx.client)
+        since = last_heard(ctx, ctx.client)
         sections = {}
         for name, w in x.items():
             section = self._steps(name, since, ctx)
-            first = int(
-                ctx.memory.get(f"from/{name}", 1)
-            )  # the oldest step that is kept
-            if since + 1 < first or len(section) >= 4 * w.numel() + 1:
+            oldest = int(ctx.memory.get(f"from/{name}", 1))  # of the stored steps
+            if since + 1 < oldest or len(section) >= 4 * w.numel() + 1:
                 section = WHOLE + bytes(DENSE.encode(w))
             sections[name] = section
         return sections
@@ -102,20 +99,20 @@ class Replay(Downlink):
     def _rebuild(self, name: str, data: Any, ctx: Context) -> torch.Tensor:
         """A tensor of the global model, from the client's own and the steps since."""
         w = ctx.memory.get(f"model/{name}", ctx.initial[name])
-        known = int(ctx.memory.get("heard", 0))  # the round of the client's model
+        heard = int(ctx.memory.get("heard", 0))  # the round of the client's model
         reader = Reader(data)
         form = reader.number(1)
         if form == WHOLE[0]:
             return DENSE.decode(data[1:], ctx.schema.shapes[name]).to(w.device)
         round = reader.number(4)
-        if form != STEPS[0] or round > known:
+        if form != STEPS[0] or round > heard:
             raise WireError(
                 f"The section of {name} does not begin where the client's model is."
             )
         while len(reader.remaining):
             step = reader.take(reader.number(4))
             round += 1
-            if round > known and len(step):
+            if round > heard and len(step):
                 at = replace(ctx, round=round, client=-1)  # where the server coded it
                 w = w + self.link.read({name: step.data}, at)[name].to(w.device)
         if round != ctx.round - 1:
@@ -126,7 +123,7 @@ class Replay(Downlink):
 
 
 @dataclass(frozen=True)
-class KeptSteps(Aggregator):
+class KeptSteps(Wrapper, Aggregator):
     """Moves by the coded step of another server part.
 
     The step is kept as long as a client may need it.
@@ -135,19 +132,12 @@ class KeptSteps(Aggregator):
     link: Uplink = Uplink()
     of: Aggregator = Mean()
 
-    @property
-    def needs(self) -> tuple[type, ...]:  # type: ignore[override]
-        return self.of.needs
-
     def check(self, method: Any) -> None:
-        self.of.check(method)
+        super().check(method)
         if not issubclass(self.link.makes, Update):
             raise ValueError(
                 f"The server's steps are updates of weights, unlike {self.link!r}."
             )
-
-    def validate(self, ctx: Context) -> None:
-        self.of.validate(ctx)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = self.of.aggregate(state, arrivals, ctx)
@@ -162,14 +152,13 @@ class KeptSteps(Aggregator):
 
     def _forget(self, name: str, limit: int, ctx: Context) -> None:
         """Drop the steps that all clients have, and those longer than the whole tensor."""
-        known = min(last_known(ctx, k) for k in range(ctx.task.clients))
+        heard = min(last_heard(ctx, k) for k in range(ctx.task.clients))
         first = int(ctx.memory.get(f"from/{name}", 1))
-        rounds = [
-            t for t in range(first, ctx.round + 1) if f"step/{name}/{t}" in ctx.memory
-        ]
-        size = sum(len(ctx.memory[f"step/{name}/{t}"]) for t in rounds)
-        for t in rounds:
-            if t > known and size <= limit:
+        keys = {t: f"step/{name}/{t}" for t in range(first, ctx.round + 1)}
+        keys = {t: key for t, key in keys.items() if key in ctx.memory}
+        size = sum(len(ctx.memory[key]) for key in keys.values())
+        for t, key in keys.items():
+            if t > heard and size <= limit:
                 break
-            size -= len(ctx.memory.pop(f"step/{name}/{t}"))
+            size -= len(ctx.memory.pop(key))
             ctx.memory[f"from/{name}"] = torch.tensor(t + 1)

@@ -1,4 +1,4 @@
-"""Servers on which a few clients that lie have less influence than on a mean.
+"""Servers on which a few lying clients have less influence than on a mean.
 
 Median, trimmed mean and Krum need all updates of a round at once.
 """
@@ -6,17 +6,17 @@ Median, trimmed mean and Krum need all updates of a round at once.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ..core import Aggregator, Arrival, Arrivals, Context, Mean, Tensors, Update
 from ..errors import check_number, check_whole
 from ..wire.sparse import how_many
+from .base import Wrapper
 
 
 @dataclass(frozen=True)
-class Clipped(Aggregator):
+class Clipped(Wrapper, Aggregator):
     """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4).
 
     One norm is that of all parameters, another that of all batch statistics.
@@ -31,16 +31,6 @@ class Clipped(Aggregator):
             raise ValueError(
                 f"Clipped needs a server part that adds updates, not {self.of!r}."
             )
-
-    @property
-    def needs(self) -> tuple[type, ...]:  # type: ignore[override]
-        return self.of.needs
-
-    def check(self, method: Any) -> None:
-        self.of.check(method)
-
-    def validate(self, ctx: Context) -> None:
-        self.of.validate(ctx)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         clipped = (self._clip(a, ctx.schema.buffers) for a in arrivals)
@@ -84,10 +74,10 @@ class TrimmedMean(Aggregator):
         check_number("share", self.share, least=0, below=0.5)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        # whole clients, rounded up, as long as somebody is left
-        return middle(
-            state, arrivals, lambda m: min(how_many(self.share, m), (m - 1) // 2)
-        )
+        def cut(m: int) -> int:  # rounded up, as long as one value is left
+            return min(how_many(self.share, m), (m - 1) // 2)
+
+        return middle(state, arrivals, cut)
 
 
 @dataclass(frozen=True)
@@ -133,18 +123,15 @@ class Krum(Aggregator):
                 "Krum compares whole updates; some clients sent different tensors."
             )
         m = len(updates)
-        squares = torch.zeros(
-            m, m, dtype=torch.float64
-        )  # of distances, between all pairs
+        squares = torch.zeros(m, m, dtype=torch.float64)  # of all pairs' distances
         for name in names:
             rows = torch.stack([u[name].flatten() for u in updates])
             exact = "donot_use_mm_for_euclid_dist"
             distances = torch.cdist(rows, rows, compute_mode=exact)
             squares += distances.cpu().double().square()
         closest = max(1, m - self.liars - 2)
-        scores = (
-            squares.sort(1).values[:, 1 : 1 + closest].sum(1)
-        )  # the first is itself
+        nearest = squares.sort(1).values[:, 1 : 1 + closest]  # the first is itself
+        scores = nearest.sum(1)
         order = scores.argsort(stable=True)[: self.keep]
         best = [updates[i] for i in order]
         new = dict(state)

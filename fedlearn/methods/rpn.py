@@ -50,9 +50,10 @@ class Pool(Code):
 
     def validate(self, ctx: Context) -> None:
         if self.share and not pooled_layers(ctx.schema, self.share):
-            text = "RPN pools convolution kernels, of which this network has none"
             warnings.warn(
-                f"{text}: all of it travels whole, as in FedAvg.", stacklevel=6
+                "RPN pools convolution kernels, of which this network has none: all of it "
+                "travels whole, as in FedAvg.",
+                stacklevel=6,
             )
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
@@ -75,7 +76,7 @@ class Residual(Step):
 
 @dataclass(frozen=True)
 class PoolState(Pool):
-    """The same for what clients hear: exact for a sum of pooled updates, and for nothing else."""
+    """The same for the downlink: exact for a sum of pooled updates, and for nothing else."""
 
     needs = (Pool,)
 

@@ -36,16 +36,16 @@ class Controlled(Shifted):
     """SGD on g - (c_i - c)."""
 
     def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
-        apart = torch._foreach_sub(
-            remembered(ctx, "c_i", params), remembered(ctx, "c", params)
-        )
-        return list(torch._foreach_div(apart, self.lr))
+        c_i = remembered(ctx, "c_i", params)
+        c = remembered(ctx, "c", params)
+        return list(torch._foreach_div(torch._foreach_sub(c_i, c), self.lr))
 
 
 def variates(net: nn.Module) -> dict[str, tuple[int, ...]]:
     """The shape of the control variate beside each parameter of the state that is trained."""
     trained = {n for n, p in net.named_parameters() if p.requires_grad}
-    return {f"c/{n}": tuple(w.shape) for n, w in state_of(net).items() if n in trained}
+    state = state_of(net)
+    return {f"c/{n}": tuple(w.shape) for n, w in state.items() if n in trained}
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,18 @@ class Controls(Added):
         return variates(net)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        return x | {
-            c: ctx.memory.get(c, torch.zeros_like(x[c[2:]])) for c in variates(ctx.net)
-        }
+        c = {}
+        for name in variates(ctx.net):
+            c[name] = ctx.memory.get(name, torch.zeros_like(x[name[2:]]))
+        return x | c
 
 
 @dataclass(frozen=True)
 class Changes(Step):
     """dc_i beside the update. What was sent is what c_i changes by."""
 
-    needs, takes = (Controls,), Update
+    needs = (Controls,)
+    takes = Update
     makes = property(type, doc="The class of what comes out.")
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -94,17 +96,21 @@ class Controlling(Aggregator):
         check_number("lr of Controlling", self.lr, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        moved = [n for n in state if n not in ctx.schema.buffers]
-        c = {
-            f"c/{n}": ctx.memory.get(f"c/{n}", torch.zeros_like(state[n]))
-            for n in moved
-        }
+        c = {}
+        for n in state.keys() - ctx.schema.buffers:
+            c[f"c/{n}"] = ctx.memory.get(f"c/{n}", torch.zeros_like(state[n]))
         d, share = mean_update(state | c, arrivals, ctx)
-        ctx.memory |= {n: t + share * d[n] for n, t in c.items()}
-        return {n: x + (self.lr if n in moved else 1) * d[n] for n, x in state.items()}
+        for name, t in c.items():
+            ctx.memory[name] = t + share * d[name]
+        new = {}
+        for n, x in state.items():
+            eta_g = 1 if n in ctx.schema.buffers else self.lr
+            new[n] = x + eta_g * d[n]
+        return new
 
 
-Controlled.needs, Controls.needs = (Controls,), (Controlling,)
+Controlled.needs = (Controls,)
+Controls.needs = (Controlling,)
 
 
 def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:

@@ -42,12 +42,11 @@ class Majority(Aggregator):
 
     def check(self, method: Any) -> None:
         uplink = method.uplink
-        dense = issubclass(uplink.makes, Update) and not isinstance(
-            uplink.code.coder, Sparse
-        )
+        sparse = isinstance(uplink.code.coder, Sparse)
+        dense = issubclass(uplink.makes, Update) and not sparse
         if not dense and uplink.makes is not Votes:
             raise ValueError(
-                f"{self!r} counts the signs of dense updates, not {method.uplink!r}."
+                f"{self!r} counts the signs of dense updates, not {uplink!r}."
             )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
@@ -69,14 +68,11 @@ def signsgd(lr: float = 0.1, server_lr: float = 0.01) -> Averaging:
     * sign of the update of a round; not measured: a message a batch is another task
     * a tie counts as up, so does an entry that did not move: 0.03 % of an update's entries are 0
     """
-    votes, steps = (
-        Uplink(Update(), Lossy(Signs(scaled), whole=0)) for scaled in (False, True)
-    )
-    server = KeptSteps(steps, Majority(server_lr))
+    steps = Uplink(Update(), Lossy(Signs(), whole=0))
     return Averaging(
         "signsgd",
         optimizer=SGD(lr),
-        uplink=votes,
+        uplink=Uplink(Update(), Lossy(Signs(scaled=False), whole=0)),
         downlink=Replay(steps),
-        server=server,
+        server=KeptSteps(steps, Majority(server_lr)),
     )

@@ -20,16 +20,26 @@ import torch
 from torch import nn
 
 from .. import rng
-from ..core import SGD, Context, Method, Named, Optimizer, State, Tensors, local
-from ..core import Client as AveragingClient
-from ..core import Server as AveragingServer
+from ..core import (
+    SGD,
+    Client,
+    Context,
+    Method,
+    Named,
+    Optimizer,
+    Server,
+    State,
+    Tensors,
+    local,
+)
 from ..errors import WireError
 from ..models import state_of
 from ..wire import DOWN, UP, FixedMessage, Schema
-from .base import lasting, recalled
+from .base import Continued
 from .edge import Edge, EdgeSide
 
-HAND_OVER, STEP = "hand over", "step"  # what a client may be asked for
+HAND_OVER = "hand over"  # what a client may be asked for
+STEP = "step"
 Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
 
 
@@ -42,9 +52,8 @@ class Messages(EdgeSide):
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.f_e = self.net.extractor
         self.W_e = state_of(self.f_e)  # the network's own
-        self.weights = self._message(
-            {name: tuple(w.shape) for name, w in self.W_e.items()}
-        )
+        shapes = {name: tuple(w.shape) for name, w in self.W_e.items()}
+        self.weights = self._message(shapes)
 
     def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
         schema = Schema(shapes, coder="split learning")
@@ -52,23 +61,22 @@ class Messages(EdgeSide):
 
     def steps(self, k: int) -> list[Slice]:
         """The steps of a client's turn."""
-        n, E, B = self.task.sizes[k], self.settings.epochs, self.settings.batch_size
-        return [
-            (epoch, at, min(at + B, n)) for epoch in range(E) for at in range(0, n, B)
-        ]
+        n = self.task.sizes[k]
+        B = self.settings.batch_size
+        batches = [(first, min(first + B, n)) for first in range(0, n, B)]
+        return [(epoch, *b) for epoch in range(self.settings.epochs) for b in batches]
 
     def features(self, step: Slice) -> FixedMessage:
         """H and y of the batch of a step."""
-        return self._message(
-            {"H": (step[2] - step[1], *self.maps), "y": (step[2] - step[1],)}
-        )
+        n = step[2] - step[1]
+        return self._message({"H": (n, *self.maps), "y": (n,)})
 
     def gradient(self, step: Slice) -> FixedMessage:
         """dCE / dH of that batch."""
         return self._message({"dH": (step[2] - step[1], *self.maps)})
 
 
-class Server(Messages, AveragingServer):
+class SplitServer(Messages, Server):
     """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
 
     def __init__(self, *args: Any) -> None:
@@ -89,43 +97,47 @@ class Server(Messages, AveragingServer):
     def turn(self, t: int, k: int, ask: Any) -> bool:
         """The turn of client k -> whether it came to its end."""
         ctx = Context(self.task, t, k, net=self.f_s)
-        optimizer_state = self.method.optimizer.init(local.trainable(self.f_s), ctx)
-        steps = enumerate(self.steps(k))
-        readers = [partial(self.step, t, i, step, optimizer_state) for i, step in steps]
-        message, question = self.weights.write(DOWN, t, k, self.W_e), HAND_OVER
+        moments = self.method.optimizer.init(local.trainable(self.f_s), ctx)
+        readers: list[Any] = []
+        for i, step in enumerate(self.steps(k)):
+            readers.append(partial(self.step, t, i, step, moments))
+        readers.append(partial(self.take_over, t))
+        message = self.weights.write(DOWN, t, k, self.W_e)
+        question = HAND_OVER
         ask.note("bytes_handover", len(message))
-        for read in (*readers, partial(self.take_over, t)):
-            answers = list(ask([k], lambda k, message=message: message, read, question))
+        for read in readers:
+            answers = list(ask([k], lambda k, data=message: data, read, question))
             if not answers:
                 return False
-            (_, message), question = answers[0], STEP
+            message = answers[0][1]
+            question = STEP
         ask.note("bytes_handover", len(message))
         return True
 
     def step(
-        self, t: int, i: int, step: Slice, optimizer_state: dict, k: int, data: bytes
+        self, t: int, i: int, step: Slice, moments: dict, k: int, data: bytes
     ) -> bytes:
         """H and y of client k's i-th batch -> dCE / dH, and a step of W_s."""
+        task = self.task
         batch = self.features(step).read(UP, t, k, data, samples=step[2] - step[1])
-        H, y, W_s = batch["H"].requires_grad_(), batch["y"], local.trainable(self.f_s)
-        if not ((y == y.floor()) & (y >= 0) & (y < self.task.source.classes)).all():
+        H = batch["H"].requires_grad_()
+        y = batch["y"].long()
+        W_s = local.trainable(self.f_s)
+        if (y != batch["y"]).any() or y.min() < 0 or y.max() >= task.source.classes:
             raise WireError(f"Client {k} sent labels that are no numbers of classes.")
-        with rng.scope(
-            self.task.seed, "server dropout", t, k, i, device=self.task.device
-        ):
-            loss = self.task.loss(self.f_s.train()(H), y.long())
-        *grads, dH = torch.autograd.grad(loss, [*W_s, H])
+        with rng.scope(task.seed, "server dropout", t, k, i, device=task.device):
+            CE = task.loss(self.f_s.train()(H), y)
+        *grads, dH = torch.autograd.grad(CE, [*W_s, H])
         if not torch.isfinite(dH).all():
             raise WireError(f"What client {k} sent gives no finite gradient.")
         with torch.no_grad():
-            self.method.optimizer.step(W_s, grads, optimizer_state)
+            self.method.optimizer.step(W_s, grads, moments)
         return self.gradient(step).write(DOWN, t, k, {"dH": dH})
 
     def take_over(self, t: int, k: int, data: bytes) -> bytes:
         """W_e as client k hands it over, if both networks are still finite."""
-        local.load(
-            self.W_e, self.weights.read(UP, t, k, data, samples=self.task.sizes[k])
-        )
+        W_e = self.weights.read(UP, t, k, data, samples=self.task.sizes[k])
+        local.load(self.W_e, W_e)
         if not all(w.isfinite().all() for w in self.tensors.values()):
             raise WireError(
                 f"After the turn of client {k} the networks are not finite."
@@ -133,73 +145,69 @@ class Server(Messages, AveragingServer):
         return data
 
 
-class Client(Messages, AveragingClient):
-    """Holds W_e ("edge/..."), optimiser and next step in the client's memory for its turn; a batch
-    is computed again when its gradient comes, as another process may answer."""
+class SplitClient(Messages, Client):
+    """Trains W_e in its turn.
+
+    Between two steps its memory holds W_e ("edge/..."), the optimiser's state and the number of
+    the next step. H is computed again when its gradient comes, as another process may answer.
+    """
 
     stacks = False  # clients take turns
     remembers = False  # a turn begins with W_e
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._epoch: tuple = (
-            None,
-            None,
-        )  # (round, client, epoch), its images and labels
+        self._drawn_epoch: Any = None  # (round, client, epoch)
+        self._images: Any = None  # its images and labels
 
     @torch.enable_grad()
     def answer(
         self, t: int, client: int, question: str, data: bytes, memory: Tensors
     ) -> bytes:
-        steps, params, W_e, i = (
-            self.steps(client),
-            local.trainable(self.f_e),
-            self.W_e,
-            0,
-        )
-        ctx, optimizer = (
-            Context(self.task, t, client, net=self.f_e),
-            self.method.optimizer,
-        )
-        optimizer_state = optimizer.init(params, ctx)
+        steps = self.steps(client)
+        params = local.trainable(self.f_e)
+        optimizer = Continued(self.method.optimizer)
+        ctx = Context(self.task, t, client, memory=memory, net=self.f_e)
         if question == HAND_OVER:
-            local.load(W_e, self.weights.read(DOWN, t, client, data))
+            W_e = self.weights.read(DOWN, t, client, data)
+            i = 0
+            memory.clear()
         elif question == STEP and "step" in memory:
+            W_e = {name: memory[f"edge/{name}"] for name in self.W_e}
             i = int(memory["step"])
             dH = self.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
-            local.load(W_e, {name: memory[f"edge/{name}"] for name in W_e})
-            H, _ = self._forward(t, client, i, steps[i])
-            optimizer_state = recalled(optimizer_state, memory)
-            grads = torch.autograd.grad(H, params, dH)
-            with torch.no_grad():
-                optimizer.step(params, grads, optimizer_state)
-            i += 1
         else:
             raise WireError(f"Client {client} cannot answer {question!r} now.")
-        memory.clear()
+        local.load(self.W_e, W_e)
+        moments = optimizer.init(params, ctx)
+        if question == STEP:
+            H, _ = self._forward(t, client, i, steps[i])
+            grads = torch.autograd.grad(H, params, dH)
+            with torch.no_grad():
+                optimizer.step(params, list(grads), moments)
+            i += 1
         if i == len(steps):
-            return self.weights.write(UP, t, client, W_e, self.task.sizes[client])
-        keep = {f"edge/{name}": w for name, w in W_e.items()} | lasting(optimizer_state)
-        memory |= {name: x.clone() for name, x in keep.items()} | {
-            "step": torch.tensor(i)
-        }
+            memory.clear()
+            return self.weights.write(UP, t, client, self.W_e, self.task.sizes[client])
+        memory.update({f"edge/{name}": w.clone() for name, w in self.W_e.items()})
+        memory["step"] = torch.tensor(i)
         H, y = self._forward(t, client, i, steps[i])
         return self.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
 
-    def _forward(
-        self, t: int, k: int, i: int, step: Slice
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, t: int, k: int, i: int, step: Slice) -> tuple:
         """H and the labels of the batch of step ``i``."""
         epoch, first, end = step
-        if self._epoch[0] != (t, k, epoch):
+        if self._drawn_epoch != (t, k, epoch):
             ctx = Context(self.task, t, k)
-            shuffle, augment = ctx.generator("shuffle"), ctx.generator("augment")
+            shuffle = ctx.generator("shuffle")
+            augment = ctx.generator("augment")
             for _ in range(
                 epoch + 1
-            ):  # the draws of each epoch follow those of the one before
+            ):  # an epoch's draws follow those of the one before
                 order = torch.randperm(self.task.sizes[k], generator=shuffle)
-                self._epoch = (t, k, epoch), self.task.epoch(k, order, augment)
-        x, y = self._epoch[1]
+                self._images = self.task.epoch(k, order, augment)
+            self._drawn_epoch = (t, k, epoch)
+        x, y = self._images
         with rng.scope(self.task.seed, "dropout", t, k, i, device=self.task.device):
             return self.f_e.train()(x[first:end]), y[first:end]
 
@@ -213,8 +221,8 @@ class SplitLearning(Method):
     optimizer: Optimizer = SGD(0.1)
     network: Named = Named("digits_server")
 
-    server_class = Server
-    client_class = Client
+    server_class = SplitServer
+    client_class = SplitClient
 
 
 def split_learning(

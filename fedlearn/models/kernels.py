@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import rng
-from ..settings import whole_number
+from ..errors import check_whole
 
 ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
 COPIES = "generated", "trained", "frozen"
@@ -128,7 +128,7 @@ def represent(
     output channels learns only so many. ``sign``, ``alpha``: parts of Eq. (2) that may
     be left out; ``detach`` cuts the gradient of the copies off; ``every_call``: see
     ``Generated``; ``copies``: what is in place of the others, one of ``COPIES``."""
-    whole_number("base_kernels", base_kernels)
+    check_whole("base_kernels", base_kernels)
     net = copy.deepcopy(net)
     convolutions = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d]
     layers = [(n, m) for n, m in convolutions if m.out_channels > base_kernels]

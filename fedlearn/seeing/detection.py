@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import rng
-from ..arguments import short
 from ..data.sources import Source
+from ..errors import short
 from ..models import one_line
 from ..tasks.base import Task
 from ..tasks.kinds import arguments_of

@@ -20,10 +20,9 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from ..arguments import short
 from ..data import sources
 from ..data.sources import Known, Source, locate, open_image, reason
-from ..errors import DataError, extra, pick
+from ..errors import DataError, extra, pick, short
 from .scenes import digit_scenes
 from .targets import CROWD, VOID, from_boxes, from_masks
 

@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from .. import rng
-from ..arguments import checked
 from ..data.sources import Source, digits
-from ..errors import pick
-from ..settings import whole_number
+from ..errors import check_number, check_whole, pick
 from .targets import from_boxes, from_masks
 
 SIDE = 64  # of a scene, in pixels
@@ -116,7 +114,6 @@ def clutter(count: int, brightest: float, random: np.random.Generator) -> np.nda
 
 
 @lru_cache(4)
-@checked
 def digit_scenes(
     targets: str = "boxes",
     difficulty: float = 0.5,
@@ -135,12 +132,10 @@ def digit_scenes(
     ((2, 1, 64, 64), (2, 64, 64), 11)
     """
     pick(targets, dict.fromkeys(("boxes", "masks")), "target of digit scenes")
-    whole_number("train", train)
-    whole_number("test", test)
-    if not 0 <= difficulty <= 1:
-        raise ValueError(
-            f"The difficulty of digit scenes is from 0 to 1, not {difficulty!r}."
-        )
+    check_whole("train", train)
+    check_whole("test", test)
+    check_whole("seed", seed, least=0)
+    check_number("difficulty", difficulty, least=0, most=1)
     train_x, train_y, test_x, test_y = digits()
     x, boxes, masks = draw(train_x[..., 0], train_y, train, difficulty, seed, "train")
     other_x, *others = draw(test_x[..., 0], test_y, test, difficulty, seed, "test")

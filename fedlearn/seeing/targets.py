@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arguments import short
 from ..data.makers import split_off
 from ..data.sources import Source, moments
 from ..data.values import samples_of
-from ..errors import DataError
-from ..settings import whole_number
+from ..errors import DataError, check_whole, short
 
 NOTHING = -1.0
 CROWD = 2
@@ -61,7 +59,7 @@ def from_boxes(
     >>> fl.seeing.from_boxes(pictures, boxes, classes=1).train_y[0].tolist()
     [[20.0, 10.0, 36.0, 30.0, 0.0, 0.0]]
     """
-    whole_number("classes", classes)
+    check_whole("classes", classes)
     x, rows, test = _pictures(x, objects, test, _rows)
     counts = np.array([len(boxes) for boxes in rows])
     areas = np.zeros((len(rows), classes))

@@ -345,6 +345,7 @@ class Task:
         validation: bool = False,
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
+        check_whole("seed", seed, least=0)
         partition = find_partition(partition)
         augment = (augment,) if isinstance(augment, str) else tuple(augment)
         for name in augment:

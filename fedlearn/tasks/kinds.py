@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import checked
 from ..data.sources import Source
 from .augment import LABELLED
 from .base import Task
@@ -28,7 +27,7 @@ R = TypeVar("R")
 def arguments_of(
     make: Callable[P, Any],
 ) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """The signature of ``make``, checked, for a function that takes keyword arguments."""
+    """The signature of ``make`` for a function that takes keyword arguments."""
     signature = inspect.signature(make)
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
@@ -39,7 +38,7 @@ def arguments_of(
         vars(call)["__signature__"] = signature.replace(
             return_annotation=inspect.signature(function).return_annotation
         )
-        return checked(call)
+        return call
 
     return decorate
 

@@ -156,8 +156,8 @@ def liars(quick):
 
 
 def liars_run(server, lie, count, seed, quick):
-    """One run -> its accuracy, rounds that were not taken, liars' answers that were refused, and
-    rounds in which liars, or honest clients, were suspected."""
+    """One run -> its accuracy, rounds that were not taken, and answers of liars and of
+    honest clients that were refused."""
     from fedlearn.book.liars import lying
 
     torch.set_num_threads(1)
@@ -168,7 +168,6 @@ def liars_run(server, lie, count, seed, quick):
     )
     how = {"epochs": 2, "evaluate_every": ROUNDS, "engine": "stacked", "threads": 1}
     history = fl.run(method, task, 2 if quick else ROUNDS, progress=False, **how)
-    suspects = [k for row in history.rows for k in row["suspects"]]
     return {
         "accuracy": history.final["accuracy"],
         "untaken": sum(row["untaken"] is not None for row in history.rows),
@@ -176,8 +175,6 @@ def liars_run(server, lie, count, seed, quick):
         "honest_refused": sum(
             k >= count for row in history.rows for k in row["refused"]
         ),
-        "suspected": sum(k < count for k in suspects),
-        "honest_suspected": sum(k >= count for k in suspects),
     }
 
 

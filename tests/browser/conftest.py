@@ -12,9 +12,11 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"
-# `make test` looks closely at these; `make test-all` at every page
-SOME = ("index", "papers/rpn", "appendix/claims", "methods/rpn")
-MADE = ("methods/rpn", "methods/fed_gkt")  # the pages of methods are made alike
+# pages of every kind
+PAGES = """
+    index start/ten_minutes start/playground setup own_data foundations/wire papers/rpn
+    together/seeing together/choosing papers/rpn_audit methods/rpn appendix/claims
+""".split()
 WEIGHT = 1.5e6  # bytes of a page, at most
 LIMIT = (
     600  # seconds; against hanging only: no test may depend on how fast the machine is
@@ -27,11 +29,6 @@ def toc_pages():
     """Every page of the table of contents, as its path below the site's root and without .html."""
     toc = (ROOT / "book" / "_toc.yml").read_text()
     return re.findall(r"^\W*(?:file|root): (\S+)$", toc, re.M)
-
-
-def closely(names):
-    """Parameters of a test that takes its time: pages beside ``SOME`` are slow."""
-    return [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 @pytest.fixture(scope="session")

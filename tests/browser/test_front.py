@@ -1,17 +1,9 @@
 """The first page and the page of claims, as a reader gets them: from disk, with no network."""
 
-import re
-
-import numpy as np
-import pytest
 from conftest import HTML
 
 import fedlearn as fl
-from fedlearn.book import index
 from fedlearn.book.grids import chapter_file
-
-MINUTES = chapter_file("index")["minutes"]
-UNITS = {"s": 1, "min": 60, "h": 3600, "days": 86400}
 
 
 def open_from_disk(page, name, box):
@@ -44,33 +36,6 @@ def test_every_lesson_has_slides(page):
     assert page.evaluate("Reveal.getTotalSlides()") >= 10
     page.keyboard.press("ArrowRight")
     assert page.evaluate("Reveal.getIndices().h") == 1
-
-
-def test_bytes_become_minutes_as_the_package_says(page):
-    chart = open_from_disk(page, "together/choosing.html", "#figure-11-2[data-drawn]")
-    names = [its["name"] for its in MINUTES["comparisons"]]
-    assert chart.locator("select option").all_inner_texts() == names
-    its = MINUTES["comparisons"][names.index(MINUTES["start"]["comparison"])]
-    runs = index.runs_of(its)["FedAvg"]
-    reached = np.argmax(
-        np.mean([h.accuracy for h in runs], 0).round(4) >= MINUTES["target"]
-    )
-    picture = chart.locator("svg.marks")
-    for name, link in fl.link.PRESETS.items():
-        chart.locator("label").filter(has_text=re.compile(f"^{name}$")).click()
-        page.wait_for_timeout(200)  # Vega draws after the signal
-        texts = " ".join(picture.locator("text").all_text_contents())
-        number, unit = re.search(
-            r"FedAvg: ([\d.]+) ?(\w+)", texts
-        ).groups()  # such as 3.4 min
-        expected = np.mean([fl.link.time(h, **link) for h in runs], 0)[reached]
-        assert float(number) * UNITS[unit] == pytest.approx(expected, rel=0.06), name
-        # every spot is inside the picture: the axis follows the link
-        frame = picture.bounding_box()
-        spots = picture.locator(".mark-symbol.layer_2_marks path").all()
-        assert len(spots) == 2
-        for spot in spots:
-            assert 0 < spot.bounding_box()["x"] - frame["x"] < frame["width"], name
 
 
 def test_the_table_of_claims_is_searched_and_sorted(page):

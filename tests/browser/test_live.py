@@ -112,19 +112,6 @@ def run_all(page, lab, notebook):
     page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
 
 
-def test_the_playground_trains_in_the_page_of_a_notebook(lab, page):
-    run_all(page, lab, "playground.ipynb")
-    page.wait_for_selector(".fl-play .fl-person")
-    address = page.url
-    page.click("[data-scene=signs-vote]")
-    page.click(".fl-go")
-    page.wait_for_selector(".fl-then:not([hidden])")
-    assert "After 40 rounds" in page.locator(".fl-status").inner_text()
-    assert page.url == address, "a notebook's address is JupyterLab's"
-    page.close()
-    page.errors.clear()  # JupyterLab's own
-
-
 def test_a_chapter_reads_and_its_panel_trains(lab, page):
     run_all(page, lab, CHAPTER)
 

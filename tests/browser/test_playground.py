@@ -44,12 +44,6 @@ READ = """([up, ratio, messages]) => messages.map(([k, hex]) => {
   return F.unpack(bytes, 1, F.digest(link.name), 1, k).sections.map((section, i) => {
     return [...link.coders[i].decode(section, F.SIZES[i])]; }); })"""
 
-# Client k is drawn, as it was in the last round.
-SEEN = """k => {
-  const said = document.querySelector('.fl-close-said').textContent;
-  const label = document.querySelector('.fl-rows canvas').ariaLabel;
-  return label.startsWith(`What client ${k} `) && /received|not asked/.test(said); }"""
-
 
 def load(page, address):
     """The module in an open page."""
@@ -131,11 +125,6 @@ def test_messages_are_read_on_the_other_side(play, up, down):
     assert ups == pytest.approx(history.bytes_up.tolist(), abs=4)
 
 
-FEW = range(2)
-MANY = pytest.param(range(10), marks=pytest.mark.slow, id="ten seeds")
-
-
-@pytest.mark.parametrize("seeds", [pytest.param(FEW, id="two seeds"), MANY])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -145,9 +134,9 @@ MANY = pytest.param(range(10), marks=pytest.mark.slow, id="ten seeds")
         {"liars": 1},
     ],
 )
-def test_it_ends_where_the_package_ends(play, changes, seeds):
+def test_it_ends_where_the_package_ends(play, changes):
     page, ends = play(), []
-    for seed in seeds:
+    for seed in range(2):
         made = page.evaluate(TRAIN, [{**changes, "seed": seed}, 0])
         method, task = in_package(made)
         share = changes.get("share", 1.0)
@@ -159,31 +148,7 @@ def test_it_ends_where_the_package_ends(play, changes, seeds):
             page_rows = [row["accuracy"] for row in made["rows"]]
             assert page_rows == pytest.approx(history.accuracy.tolist(), abs=0.01)
     here, there = np.array(ends).T
-    print("page", here.round(3).tolist(), "package", there.round(3).tolist())
-    low, high = there.min(), there.max()
-    assert low - 0.05 <= here.mean() <= high + 0.05
-    if len(seeds) > 2:
-        spread = there.std(ddof=1)
-        assert abs(here.mean() - there.mean()) <= spread
-        assert low - spread <= here.min() and here.max() <= high + spread
-
-
-def test_a_seed_gives_the_same_run_in_every_session(play, browser):
-    changes = {
-        "up": "stc",
-        "down": "same",
-        "share": 0.5,
-        "split": "dirichlet:1",
-        "rounds": 5,
-    }
-    page, context = play(), browser.new_context()
-    one, other = page.evaluate(TRAIN, [changes, 5]), context.new_page()
-    load(other, page.url)
-    assert other.evaluate(TRAIN, [changes, 5]) == one
-    assert (
-        other.evaluate(TRAIN, [changes | {"seed": 1}, 5])["messages"] != one["messages"]
-    )
-    context.close()
+    assert there.min() - 0.05 <= here.mean() <= there.max() + 0.05
 
 
 def ended(page):
@@ -244,31 +209,6 @@ def test_a_scene_is_played_by_key_and_compared(play):
     assert "Changed: what they send" in page.locator(".fl-story").inner_text()
 
 
-@pytest.mark.parametrize("scene", ["a-liar&seed=2", "a-liar&up=signs", "ask-a-tenth"])
-def test_any_client_of_the_last_round_is_seen_up_close(play, scene):
-    """Looked at afterwards, a client shows what it shows if it is looked at from the start."""
-    page, clients = play(scene), ("0", "3", "9")
-    fast(page)
-    page.click(".fl-go")
-    ended(page)
-
-    def seen(k):
-        page.wait_for_function(SEEN, arg=k)
-        return page.locator(".fl-close-said, .fl-rows div > span").all_inner_texts()
-
-    afterwards = []
-    for k in clients:
-        page.select_option("[name=focus]", k)
-        afterwards.append(seen(k))
-    assert len({tuple(a) for a in afterwards}) == (2 if scene == "ask-a-tenth" else 3)
-    for k, after in zip(clients, afterwards, strict=True):
-        page.click(".fl-reset")
-        page.select_option("[name=focus]", k)
-        page.click(".fl-go")
-        ended(page)
-        assert seen(k) == after
-
-
 def test_the_address_is_the_federation(play):
     page = play("a-liar&clients=5")
     assert page.locator("[name=clients]").input_value() == "5"
@@ -282,28 +222,6 @@ def test_the_address_is_the_federation(play):
     assert "Majority(0.01)" in page.locator("pre").text_content()
     page.evaluate("location.hash = 'ask-a-tenth'")
     page.wait_for_selector("[data-scene=ask-a-tenth][aria-pressed=true]")
-
-
-@pytest.mark.parametrize(
-    "wrong, noun, allowed",
-    [
-        ("toString", "no scene", "ask-a-tenth"),
-        ("a-liar&clients=1", "clients=1", "from 2 to 50"),
-        ("a-liar&clients=", "clients=", "whole number"),
-        ("a-liar&up=constructor", "up=constructor", "stc"),
-        ("a-liar&toString=1", "toString=1", "epochs"),
-        ("a-liar&clients=3&liars=3", "honest", "fewer"),
-    ],
-)
-def test_an_address_that_cannot_be_is_the_first_scene_and_says_so(
-    play, wrong, noun, allowed
-):
-    page = play(wrong)
-    alert = page.locator("[role=alert]").inner_text()
-    assert noun in alert and allowed in alert and page.url.endswith("#only-sevens")
-    assert (
-        page.locator("[aria-pressed=true]").get_attribute("data-scene") == "only-sevens"
-    )
 
 
 def test_without_a_worker_it_trains_in_the_page_and_says_so(play):

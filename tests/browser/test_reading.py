@@ -3,7 +3,7 @@ off, and what axe-core finds (contrast, names, landmarks). Each page is loaded o
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
-from conftest import MADE, ROOT, closely, toc_pages
+from conftest import PAGES, ROOT
 from test_site import charts, open_page
 
 WIDTHS = (1440, 900, 400)
@@ -78,7 +78,7 @@ def see(page, name):
     return {place: found for place, found in wrong.items() if found}
 
 
-@pytest.mark.parametrize("name", closely([*toc_pages(), *MADE]))
+@pytest.mark.parametrize("name", PAGES)
 def test_nothing_overflows_and_axe_finds_nothing_serious(page, site, name):
     open_page(page, site, name)
     charts(page)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import HTML, MADE, WEIGHT, closely, toc_pages
+from conftest import HTML, PAGES, WEIGHT, toc_pages
 
 TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|^\w*(?:Error|Exception): ", re.MULTILINE
@@ -29,7 +29,7 @@ def open_page(page, site, name):
     page.wait_for_timeout(200)  # for errors that come late; nothing else waits for it
 
 
-@pytest.mark.parametrize("name", [*toc_pages(), *MADE])
+@pytest.mark.parametrize("name", PAGES)
 def test_page_opens_clean(page, site, name):
     """Nothing went wrong while executing or drawing; the page fixture looks for console errors and
     requests to other machines."""
@@ -108,7 +108,7 @@ def check_chart(page, box, where):
             assert said == words and re.match(r"\d", said), f"{where_k} says {said!r}"
 
 
-@pytest.mark.parametrize("name", closely(toc_pages()))
+@pytest.mark.parametrize("name", PAGES)
 def test_what_moves_moves_and_solutions_fold_open(page, site, name):
     open_page(page, site, name)
     # sliders that nothing answers to are not seen in a page without a kernel
@@ -174,9 +174,7 @@ def test_no_page_is_too_heavy_for_a_telephone():
     assert {name: size for name, size in sizes.items() if size > WEIGHT} == {}
 
 
-@pytest.mark.parametrize(
-    "name", ["Fed-KGF", "FedKGF", "signsgd", "SCAFFOLD", "split learning"]
-)
+@pytest.mark.parametrize("name", ["Fed-KGF", "signsgd"])
 def test_the_search_finds_methods_by_their_names(page, site, name):
     page.goto(f"{site}/search.html?q={name}")
     first = page.locator("#search-results ul.search li a").first.get_attribute("href")

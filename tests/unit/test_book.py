@@ -2,19 +2,16 @@
 edition."""
 
 import re
-from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
-import torch
 
 import fedlearn as fl
 from fedlearn.book import explorers
-from fedlearn.book.grids import chapter_file, experiments, grid
+from fedlearn.book.grids import chapter_file
 
 matplotlib.use("agg")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -50,38 +47,18 @@ def figure(number="1.1", size=(5.2, 3.2), caption="c", alt="a"):
 @pytest.mark.parametrize(
     "call, noun",
     [
-        (lambda: figure(number="2"), "has a number"),
+        (lambda: figure(number="2"), "number"),
         (lambda: figure(caption=" "), "caption"),
         (lambda: figure(alt=""), "alternative text"),
-        (lambda: figure(size=(8, 3)), r"at most 5\.6 inches wide"),
-        (
-            lambda: fl.book.explorer("4.1", "rpn", caption="c", alt="a", guess=97),
-            "from 0 to 1",
-        ),
-        (lambda: fl.book.chapter(clients=1), "at least 2 clients"),
+        (lambda: figure(size=(8, 3)), "inches"),
+        (lambda: fl.book.chapter(clients=1), "clients"),
         (lambda: fl.book.chapter(scale="huge"), "quick, full"),
-        (lambda: fl.book.grid("rpm"), "no grid 'rpm'"),
     ],
 )
 def test_what_cannot_be_is_said(call, noun):
     with pytest.raises(ValueError, match=noun):
         call()
     plt.close("all")
-
-
-def test_a_chapter_runs_each_seed():
-    chapter = fl.book.chapter(rounds=1, dataset="digits", clients=3, train=60, test=20)
-    runs = chapter.runs({"FedAvg": fl.methods.fedavg()})
-    assert [h.meta["task"]["seed"] for h in runs["FedAvg"]] == [0, 1, 2]
-
-
-def test_the_grid_is_what_its_page_states():
-    table, seeds = grid("rpn"), chapter_file("rpn")["grid"]["seeds"]
-    columns = [
-        c for c in table if c not in ("round", "accuracy", "low", "high", "up", "down")
-    ]
-    runs = {run for run, _ in experiments("rpn")}
-    assert table.groupby(columns, dropna=False).ngroups * len(seeds) == len(runs)
 
 
 def test_a_panel_trains_what_is_chosen(monkeypatch):
@@ -96,20 +73,6 @@ def test_a_panel_trains_what_is_chosen(monkeypatch):
     monkeypatch.setattr(explorers, "train_chosen", lambda *_: 1 / 0)
     button.click()
     assert "ZeroDivisionError" in picture.value
-
-
-def test_agreement_has_the_numbers_of_each_case():
-    found = {
-        (k, a): (range(k), torch.eye(k), f"drift {a}")
-        for k in (2, 3)
-        for a in (0.1, 10)
-    }
-    spec = fl.book.agreement(found)
-    assert len(spec["data"]["values"]) == 2 * (4 + 9)
-    assert [p["bind"]["options"] for p in spec["params"]] == [[2, 3], [0.1, 10]]
-    assert "'|'" in spec["title"]["text"]["expr"] and '"3|10": "drift 10"' in str(
-        spec["title"]
-    )
 
 
 def test_compare_draws_every_history(histories):

@@ -62,7 +62,8 @@ def normalised(momentum=0.1):
 
 def make(network, **how):
     how = {"clients": 4, "device": "cpu"} | how
-    return fl.tasks.classification((X, Y), network=network, **how)
+    data = fl.data.arrays(X, Y)
+    return fl.tasks.classification(data, network=network, **how)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "stc", "scaffold"])
@@ -90,7 +91,7 @@ def test_frozen_weights_never_travel(name, engine):
 
 
 def test_a_last_batch_of_one_joins_the_batch_before_it():
-    owners = [range(0, 41), range(41, 91), range(91, 132), range(132, 185)]
+    owners = [range(0, 33), range(33, 91), range(91, 124), range(124, 185)]
     task = make(normalised(), clients=owners)
     assert 33 in task.sizes
     history = fl.run("fedavg", task, 2)

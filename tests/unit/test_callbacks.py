@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn import callbacks
 from fedlearn.callbacks import Lines, Until
 
 METHOD = fl.methods.fedavg()
@@ -77,22 +76,3 @@ def test_lines_are_the_rows_once_wherever_a_run_was_stopped(name, task, tmp_path
     assert rows_of(path) == json.loads(json.dumps(expected))
     fl.run(METHOD, task, 1, on_round=Lines(path))
     assert len(rows_of(path)) == 1, "another run begins the file anew"
-
-
-def test_refusals_with_commas_and_line_ends_stay_one_line(tmp_path):
-    path = tmp_path / "run.csv"
-    row = {"round": 1, "accuracy": None, "refused": {2: 'said "no",\nand left'}}
-    Lines(path)(row, None)
-    assert rows_of(path) == [as_text(row)]
-
-
-def test_a_log_gets_lines_and_not_more_often_than_every_ten_seconds(
-    task, capsys, monkeypatch
-):
-    fl.run(METHOD, task, 2, progress=True)
-    assert capsys.readouterr().err.count("\n") == 1
-    monkeypatch.setattr(callbacks, "EVERY", 0.0)
-    fl.run(METHOD, task, 2, progress=True)
-    assert capsys.readouterr().err.count("\n") == 3
-    fl.run(METHOD, task, 1)
-    assert not capsys.readouterr().err, "nobody looks"

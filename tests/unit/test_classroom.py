@@ -2,11 +2,8 @@
 tests/class."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -16,17 +13,10 @@ import yaml
 import fedlearn as fl
 from fedlearn.book import check, classroom
 from fedlearn.book.check import CHAPTERS, solutions
-from fedlearn.book.exercises import exercises
 from fedlearn.lab.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
-
-
-@pytest.fixture(autouse=True)
-def no_package(monkeypatch):
-    """Building the package takes seconds; ``course`` has done it."""
-    monkeypatch.setattr(classroom, "wheel", lambda folder: [])
 
 
 def cell(source, kind="code", **grade):
@@ -111,31 +101,9 @@ def test_a_course_is_not_written_through_links(tmp_path, place):
     with pytest.raises(ValueError, match="leads to"):
         classroom.make(source, out, force=True)
     assert before == {path: path.read_bytes() for path in source.rglob("*.ipynb")}
-    assert len([*out.iterdir()]) == 1
-    (tmp_path / "ring").symlink_to("ring")
-    with pytest.raises(OSError, match="ring"):
-        classroom.make(source, tmp_path / "ring")
-    with pytest.raises(ValueError, match="no folder"):
-        classroom.make(tmp_path / "ring", tmp_path / "new")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no notebooks"):
-        classroom.make(tmp_path / "empty", tmp_path / "new")
-    with pytest.raises(ValueError, match="kind"):
-        classroom.make(source, tmp_path / "new", kind="moodle")
-    (source / "part" / "a.ipynb").write_text((source / "a.ipynb").read_text())
-    with pytest.raises(ValueError, match="the name a.ipynb"):
-        classroom.make(source, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
-NO_NOTEBOOKS = [
-    '{"cells": [{"cell_type": "code"}]}',
-    "{}",
-    "[]",
-    '["\\ud800"]',
-    "PK",
-    b"\xff",
-]
+NO_NOTEBOOKS = ["{}", "PK", b"\xff"]
 
 
 @pytest.mark.parametrize("text", NO_NOTEBOOKS)
@@ -145,12 +113,6 @@ def test_what_is_no_notebook_is_named(tmp_path, text):
     with pytest.raises(ValueError, match="b.ipynb is no notebook"):
         classroom.make(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_check_is_asserted_in_its_cell():
-    assert classroom.asserted('mine = fl.check("b", f)\nmine') == (
-        'mine = fl.check("b", f)\nassert mine, mine'
-    )
 
 
 UNLIKE = [
@@ -296,14 +258,6 @@ def test_no_solution_is_in_what_students_get(course):
         )
 
 
-def test_class_notebooks_show_no_solution(tmp_path):
-    code = "import fedlearn as fl\nfl.book.course()\nprint(fl.solution('rpn-pool'))"
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    how = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-c", code], **how)
-    assert done.stdout == "The solutions are not part of this edition.\n"
-
-
 def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
     tmp_path, monkeypatch, capsys
 ):
@@ -329,14 +283,10 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
 
 ROSTERS = {
     "name,mail\nAnn,a@b.org\n": "no column with the ids",
-    "": "no column",
     "id\n": "no students",
     "id,name\nann,Ann\n,Ben\n": "no id in line 3",
     "id\nann\n\nAnn\n": "the id Ann twice, in line 4",
     "id\n../../ann\n": "name of a folder",
-    "id\n.ann\n": "name of a folder",
-    "id\nann\0\n": "no CSV|name of a folder",
-    "id\n" + 201 * "a": "name of a folder",
     "id\nZoë".encode("utf-16"): "UTF-8",
 }
 
@@ -403,11 +353,3 @@ def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match="columns"):
         fl.progress()
-
-
-@pytest.mark.parametrize("name", sorted(p.stem for p in BOOK.rglob("*.ipynb")))
-def test_points_are_stars(name):
-    for exercise in exercises(classroom.read(classroom.chapters(BOOK)[name])["cells"]):
-        assert "★" in exercise.prompt, exercise.name
-        if exercise.check:
-            assert exercise.check["metadata"]["nbgrader"]["points"] == exercise.points

@@ -1,7 +1,6 @@
 """The command line as a user types it, and the experiment that it states."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, fields
@@ -72,21 +71,6 @@ def test_seeds_options_and_values_are_runs_of_their_own():
     assert e.make_method().model.form == "inf"
 
 
-def test_checkpoints_differ_with_every_field_but_rounds_threads_and_device():
-    same = {"rounds", "threads", "device"}
-    names = [
-        cli.stem(Experiment(**{name: OTHER[name]})) for name in OTHER.keys() - same
-    ]
-    names += [
-        cli.stem(Experiment(dataset=f"/{letter}{200 * 'x'}.npz")) for letter in "ab"
-    ]
-    default = cli.stem(Experiment())
-    assert len({default, *names}) == len(names) + 1
-    assert max(map(len, names)) <= 100
-    assert not any("/" in name for name in names)
-    assert cli.stem(Experiment(**{name: OTHER[name] for name in same})) == default
-
-
 def test_help_does_not_load_torch():
     commands = [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS)]
     program = f"""
@@ -103,13 +87,6 @@ print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-def test_a_code_page_without_our_letters_is_written_to():
-    code_page = os.environ | {"PYTHONIOENCODING": "cp1252"}
-    words = [sys.executable, "-m", "fedlearn", "check", "--paper", "rpn"]
-    done = subprocess.run(words, capture_output=True, env=code_page)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -159,12 +136,3 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
     assert not main(["run", "rpn", *few, "--rounds", "3", "--out", "b.json"])
     assert fl.History.from_json("a") == fl.History.from_json("b.json")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b.json"]
-
-
-def test_files_of_each_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    files = "--save net.safetensors --plot both.png --link LTE".split()
-    assert not main(["compare", "fedavg", "rpn", *SMALL, *files])
-    assert "minutes" in capsys.readouterr().out
-    ends = ["net.fedavg.0.safetensors", "net.rpn.0.safetensors"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["both.png", *ends]

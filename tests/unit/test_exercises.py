@@ -24,9 +24,6 @@ from fedlearn.book.check import (
     number,
     solutions,
 )
-from fedlearn.methods.fed_kgf import modules, represent
-from fedlearn.methods.fedfusion import Convolution
-from fedlearn.models import parameter_count, resnet8, resnet18, resnet110, state_of
 
 EXERCISES = [
     name for chapter in CHAPTERS for name in module_of(f"{chapter}-x").EXERCISES
@@ -105,20 +102,7 @@ def recurs(*args):
     return recurs()
 
 
-VALUES = [
-    None,
-    math.nan,
-    -math.inf,
-    1j,
-    "",
-    "heads",
-    [],
-    {},
-    set(),
-    bytes(8),
-    0.12345,
-    10**5000,
-]
+VALUES = [None, math.nan, 1j, "heads", [], {}, bytes(8), 0.12345, 10**5000, torch]
 VALUES += [
     torch.tensor(math.nan),
     torch.empty(0),
@@ -213,17 +197,6 @@ def test_a_verdict_says_why():
         )
 
 
-def test_an_error_of_the_answer_is_its_own_also_in_a_test_that_yields():
-    assert (
-        "it stopped with StopIteration"
-        in fl.check("seeing-iou", ends(StopIteration())).reason
-    )
-
-
-def test_the_package_answers_no_exercise():
-    assert "the package's" in fl.check("seeing-iou", fl.methods.rpn).reason
-
-
 # ---- numbers that differ by student --------------------------------------------------------------
 
 VARIED = [n for n in EXERCISES if isinstance(module_of(n).EXERCISES[n], Varied)]
@@ -263,10 +236,6 @@ def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
 
 
 def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
-    numbers, pool = (
-        right("rpn-numbers"),
-        right("rpn-pool"),
-    )  # in a class they are not shown
     monkeypatch.setattr(check, "CLASS", check.Edition())
     assert fl.book.seed() == 0
     first = check.drawn(3)
@@ -274,70 +243,14 @@ def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
     assert fl.book.seed() == 659732614 and not torch.equal(check.drawn(3), first)
     student("zoe\u0308 ")
     assert fl.book.seed() == 659732614, "written in another way"
-    fl.book.course(student="ann")
-    fl.book.course(student="zoë")
-    assert fl.book.seed() == 659732614, "who mistyped the id runs the first cell again"
     (tmp_path / "zoë" / "rpn").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "zoë" / "rpn")
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
     fl.book.course(student="ann")
-    monkeypatch.delenv("NBGRADER_EXECUTION")
-    fl.book.course(student="ann")
     assert fl.book.seed() == 659732614, "whoever marks knows whose notebook it is"
     student("")
-    assert "your id" in fl.check("rpn-numbers", numbers).reason
-    assert fl.check("rpn-pool", pool)
     with pytest.raises(ValueError, match="your id"):
         fl.book.given("rpn-numbers")
 
 
-@pytest.mark.parametrize("call", [lambda n: fl.check(n, 1), fl.solution])
-@pytest.mark.parametrize(
-    "name, noun", [("rpn-none", "rpn-none"), ("nothing-here", "chapter")]
-)
-def test_an_exercise_that_is_not_there(call, name, noun):
-    with pytest.raises(ValueError, match=noun):
-        call(name)
-
-
 # ---- the numbers of the exercises are those of the package ---------------------------------------
-
-
-def test_payloads_are_those_of_the_networks():
-    state = state_of(fl.models.cifar_cnn())
-    assert sum(len(fl.wire.Pooled().encode(w)) for w in state.values()) == 4 * right(
-        "rpn-payload"
-    )
-    own = parameter_count(fl.models.cifar_cnn()) + parameter_count(Convolution(64))
-    assert own == right("fed_mmd_fusion-payload")
-    net = represent(resnet18(), 16)
-    last = modules(fl.methods.fed_kgf().uplink.schema(net))[-2:]
-    sent = sum(state_of(net)[name].numel() for names in last for name in names)
-    assert sent == right("fed_kgf-upload")
-    H = resnet8().extractor.eval()(torch.zeros(1, 3, 32, 32))
-    each = 4 * (H.numel() + 2 * 10) + 2 + 4  # H, both logits, label, index
-    assert 8 * parameter_count(resnet110()) // each == right("fed_gkt-crossover")
-
-
-def test_the_numbers_on_flat_kernels_are_those_of_the_runs():
-    text = " ".join(fl.solution("seeing-flat").text.split())
-    grid = (
-        fl.book.pooled_layers()
-        .query("clients == 4 and round == 12")
-        .set_index("pooled")
-    )
-    up, quality = grid["up"], grid["map"]
-    assert up[0] - up[1] == up[1] - up[2] == 131_072 and "131,072" in text
-    assert f"costs {100 * (quality[0] - quality[1]):.0f} points" in text
-    assert (
-        f"both cost {100 * (quality[0] - quality[2]):.0f}, down to {quality[2]:.3f}"
-        in text
-    )
-    runs, _ = fl.results.tables(fl.results.load("seeing_digits"))
-    ends = runs.query("task == 'detection' and clients == 5").groupby("label")
-    for column in ("last test", "map_50_95"):
-        rpn, fedavg = ends[column].mean()[["RPN", "FedAvg"]]
-        assert (
-            f"{rpn:.3f} of {fedavg:.3f}" in text
-            and f"{100 * rpn / fedavg:.0f} %" in text
-        )

@@ -10,34 +10,11 @@ import pytest
 import fedlearn as fl
 from fedlearn.files import (
     check_writable,
-    from_json,
     numbers,
     to_json,
     write_atomically,
     write_text,
 )
-
-
-def test_a_link_is_written_through(tmp_path):
-    link, target = tmp_path / "a.json", tmp_path / "b.json"
-    link.symlink_to(target)
-    for text in ("of no file yet", "new"):
-        write_text(link, text)
-        assert link.is_symlink() and target.read_text() == text
-
-
-def test_what_the_system_has_open_is_written_to_at_its_end(tmp_path):
-    """As /dev/stdout, and the pipe of bash's >(command)."""
-    path = tmp_path / "log"
-    path.write_text("earlier\n")
-    with open(path, "a") as log:
-        write_text(f"/dev/fd/{log.fileno()}", "new\n")
-    assert path.read_text() == "earlier\nnew\n"
-    end, other = os.pipe()
-    write_text(f"/dev/fd/{other}", "new")
-    os.close(other)
-    with open(end) as pipe:
-        assert pipe.read() == "new"
 
 
 def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
@@ -95,10 +72,3 @@ def test_json_is_strict_and_numbers_come_back():
     text = fl.History("fedavg", {}, [row]).to_json()
     assert json.loads(text, parse_constant=pytest.fail)["rows"][0]["clients"] == [0]
     assert math.isnan(fl.History.from_json(text).loss[0])
-
-
-def test_half_a_surrogate_pair_is_no_text():
-    assert from_json('"\\ud83d\\ude00"') == "\U0001f600"
-    for text in ('"\\ud83d"', '{"\\uDC00": 1}'):
-        with pytest.raises(ValueError, match="surrogates"):
-            from_json(text)

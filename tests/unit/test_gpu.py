@@ -26,28 +26,6 @@ def test_without_a_gpu_one_sentence(gpu, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_steps_on_the_cpu_and_not_twice(gpu, tmp_path, capsys):
-    options = [
-        "--device",
-        "cpu",
-        "--quick",
-        "--out",
-        str(tmp_path),
-        "--steps",
-        "tests",
-        "chapters",
-    ]
-    assert gpu["main"]([*options, "speed"]) == 0
-    assert {r["status"] for r in summary(tmp_path).values()} == {"passed"}
-    assert json.loads((tmp_path / "speed_cuda.json").read_text())["table"]["rows"]
-    capsys.readouterr()
-    assert (
-        gpu["main"](options) == 0
-        and capsys.readouterr().out.count("there already") == 2
-    )
-
-
 def test_a_failing_step_does_not_stop_the_next(gpu, tmp_path, monkeypatch):
     code = {
         "tests": "1 / 0",

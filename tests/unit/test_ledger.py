@@ -89,26 +89,3 @@ def test_formulas_reach_nothing_but_their_functions(formula):
 )
 def test_verdicts(value, computed, verdict):
     assert claims.verdict_of(value, computed) == verdict
-
-
-def test_ranges_of_printed_numbers():
-    assert claims.quotient("3", "2") == pytest.approx((1, 1.5, 3.5 / 1.5))
-    assert NAMES["rise"]("2", "3") == pytest.approx((0, 50, 100 * 2 / 1.5))
-    assert NAMES["drop"]("2", "3") == pytest.approx((-100 * 2 / 1.5, -50, 0))
-    assert NAMES["chi2_per_dof"]([[10, 20], [30, 20]]) == pytest.approx(16 / 3)
-
-
-@pytest.mark.parametrize("bound", [1.0, 1 / 24])
-def test_what_a_generated_kernel_has_of_its_base(bound):
-    """The sums against draws of Eq. (2), differentiated by torch."""
-    generator = torch.Generator().manual_seed(0)
-    w, beta, alpha = torch.rand(3, 200_000, generator=generator, dtype=torch.float64)
-    w, beta, alpha = (
-        (w * bound).requires_grad_(),
-        2 + 8 * beta,
-        0.00001 + 0.09999 * alpha,
-    )
-    kernels = w.abs() ** beta + alpha
-    (gradient,) = torch.autograd.grad(kernels.sum(), w)
-    drawn = (float(1 - alpha.mean() / kernels.detach().mean()), float(gradient.mean()))
-    assert NAMES["generated"](bound) == pytest.approx(drawn, rel=0.02)

@@ -41,19 +41,9 @@ def test_a_round_is_the_sum_of_its_parts():
 
 
 def test_quantities():
-    texts = (
-        "1Mbit",
-        "768kbit/s",
-        " 2.5 MB ",
-        "300bit",
-        12,
-        "1Gbit",
-        "1e-1kB",
-        "2B",
-        "1GB",
-    )
+    texts = ("1Mbit", "768kbit/s", " 2.5 MB ", 12, "2B")
     speeds = [link.quantity(text, link.SPEED) for text in texts]
-    assert speeds == pytest.approx([1e6, 768e3, 2e7, 300, 12, 1e9, 800, 16, 8e9])
+    assert speeds == pytest.approx([1e6, 768e3, 2e7, 12, 16])
     seconds = [link.quantity(text, link.LATENCY) for text in ("50ms", "3s", "2min")]
     assert seconds == [0.05, 3, 120]
     last = {name: link.time(history(), **p)[-1] for name, p in link.PRESETS.items()}
@@ -74,11 +64,6 @@ def test_quantities():
 def test_what_no_link_can_have(wrong, noun):
     with pytest.raises(ValueError, match=noun):
         link.time(history(), **{"up": 1e3, "down": 1e3} | wrong)
-
-
-def test_a_history_without_rounds_takes_no_time():
-    with pytest.raises(ValueError, match="without rounds"):
-        link.time(fl.History("x", {}, []), 1.0, 1.0)
 
 
 def test_the_table_has_minutes_where_there_is_a_link():

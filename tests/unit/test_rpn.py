@@ -34,26 +34,6 @@ def test_kernel_shapes_of_the_global_model_never_change(task):
         ).abs().max() > 1e-3  # the means have learned something
 
 
-def test_a_late_joiner_gets_one_message_and_the_same_model(task):
-    """A client that has never taken part hears as much in round 6 as one of all rounds."""
-    method = fl.methods.rpn()
-    server, clients = method.server_side(task), fl.clients(method, task)
-    state = server.start()
-    for t in range(1, 6):
-        size = len(server.send(t, 0, state)[0])
-        answers = [
-            (k, clients.answer(t, k, server.send(t, k, state)[0])) for k in (0, 1, 2)
-        ]
-        state = server.aggregate(
-            t, state, [server.receive(t, k, a, state) for k, a in answers]
-        )
-    message = server.send(6, 3, state)[0]
-    got = method.client_side(task).download(6, 3, message, {}).start
-    assert len(message) == size
-    for name, w in state.weights.items():
-        torch.testing.assert_close(got[name], w, rtol=0, atol=1e-6)
-
-
 def test_share_zero_is_fedavg_and_bytes_shrink_with_the_share(task):
     shares = [
         fl.run(fl.methods.rpn(share=s, by="samples"), task, 1)

@@ -2,9 +2,7 @@
 
 import inspect
 import json
-import math
 import sys
-import zipfile
 from importlib.util import find_spec
 
 import numpy as np
@@ -13,13 +11,11 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from test_stacked import trained_both_ways
-from torch import nn
 from torchvision.ops import box_iou
 
 import fedlearn as fl
 from fedlearn import DataError, models, rng
-from fedlearn.lab import cli
-from fedlearn.seeing import trunk, yolo
+from fedlearn.seeing import trunk
 from fedlearn.seeing.detection import best, precisions
 from fedlearn.seeing.detection import flip as flip_boxes
 from fedlearn.seeing.heads import Centre, SimOTA, ThreeAnchors
@@ -28,7 +24,6 @@ from fedlearn.seeing.segmentation import flip as flip_masks
 from fedlearn.seeing.segmentation import pixel_cross_entropy
 from fedlearn.seeing.targets import CROWD, NOTHING, VOID
 
-KINDS = {"detection": "map_50_95", "segmentation": "pixel_accuracy"}
 NONE = [0.0, 0, 0, 0, NOTHING, 0]
 
 # ---- networks
@@ -51,31 +46,16 @@ def test_parameters_and_multiply_adds(name):
     assert counts == COUNTS[name]
 
 
-def test_detectors_expect_few_objects_at_first():
-    for layer in yolo.yolox_s((1, 64, 64), 4, 8).heads[0].predict[1:]:
-        assert layer.bias.sigmoid().detach().numpy() == pytest.approx(0.01)
-    net = yolo.scene_detector()
-    assert net.classifier.bias[4].sigmoid().item() == pytest.approx(0.05)
-    branch = yolo.yolov3((1, 32, 32), 2).heads[0]
-    shares = branch.predict[1].bias.unflatten(0, (3, 7)).sigmoid()
-    assert shares[:, 4].tolist() == pytest.approx([0.05] * 3)
-    assert (shares[:, 5:] > 0.4).all()
-
-
 # ---- heads
 
 SIZE, CLASSES = (64, 96), 3
 A, B, C = [4.0, 8, 60, 50, 0, 0], [50.0, 10, 62, 34, 2, 0], [52.0, 12, 60, 30, 1, 0]
 CASES = {  # objects, and the losses of a loop over places that followed the papers
     "nothing": ([], 82.201665, 312.966039, 107.487405),
-    "one": ([A], 84.75425, 316.950295, 60.789711),
     "two": ([A, B], 44.462291, 318.669662, 42.593726),
     "crowded": ([A, B, C], 31.075012, 321.527021, 42.593726),
-    "twins": ([A, [5.0, 9, 59, 51, 2, 0]], 43.710807, 320.21652, 42.317878),
     "last pixel": ([[95.0, 63, 96, 64, 1, 0]], 85.416656, 326.023493, 114.740824),
-    "whole picture": ([[0.0, 0, 96, 64, 1, 0]], 81.79114, 317.324837, 114.552522),
     "ignored": ([B, [0.0, 0, 48, 64, 0, 1]], 49.611725, 160.03862, 67.645928),
-    "only ignored": ([[0.0, 0, 96, 64, 0, 2]], 0.0, 0.0, 0.0),
 }
 STRIDES = {Centre: (8,), ThreeAnchors: (32, 16, 8), SimOTA: (8, 16, 32)}
 HEADS = [Centre(), ThreeAnchors(), SimOTA()]
@@ -87,16 +67,12 @@ def rows(name):
     return torch.tensor([*objects, *[NONE] * (3 - len(objects))], dtype=torch.float64)
 
 
-def maps(head, seed=0, batch=1, well=False):
-    """Random outputs, if ``well`` of a network that has nearly learned B and C."""
-    g, outputs = rng.generator(seed), []
+def maps(head, batch=1):
+    """Random outputs."""
+    g, outputs = rng.generator(0), []
     for s in STRIDES[type(head)]:
         shape = batch, head.channels(CLASSES), SIZE[0] // s, SIZE[1] // s
-        m = torch.randn(shape, generator=g, dtype=torch.float64)
-        if well:
-            m[:, :2] = 0.5 + 0.3 * m[:, :2]
-            m[:, 2:4] = 0.3 * m[:, 2:4] + math.log(24 / s)
-        outputs.append(m)
+        outputs.append(torch.randn(shape, generator=g, dtype=torch.float64))
     return outputs
 
 
@@ -110,30 +86,23 @@ def test_losses_by_hand(name):
     assert losses == pytest.approx(CASES[name][1:], abs=2e-6)
 
 
-@pytest.mark.parametrize("seed, loss", [(0, 23.822119), (1, 23.624062)])
-def test_places_of_several_objects(seed, loss):
-    outputs = maps(SimOTA(), seed, well=True)
-    assert float(loss_of(SimOTA(), outputs, rows("crowded")[None])) == pytest.approx(
-        loss, abs=2e-6
-    )
-
-
 @EACH_HEAD
 def test_images_clients_and_absent_images(head):
-    y, outputs = (
-        torch.stack([rows(name) for name in list(CASES)[:6]]),
-        maps(head, batch=6),
-    )
+    count = len(CASES) - 1
+    y, outputs = torch.stack([rows(name) for name in CASES][:count]), maps(head, count)
     alone = torch.stack(
-        [loss_of(head, [m[i : i + 1] for m in outputs], y[i : i + 1]) for i in range(6)]
+        [
+            loss_of(head, [m[i : i + 1] for m in outputs], y[i : i + 1])
+            for i in range(count)
+        ]
     )
     both = loss_of(
-        head, [m.unflatten(0, (2, 3)) for m in outputs], y.unflatten(0, (2, 3))
+        head, [m.unflatten(0, (2, 2)) for m in outputs], y.unflatten(0, (2, 2))
     )
-    torch.testing.assert_close(both, alone.view(2, 3).mean(1))
+    torch.testing.assert_close(both, alone.view(2, 2).mean(1))
     y[1] = -100
     loss = loss_of(head, [m.requires_grad_() for m in outputs], y)
-    torch.testing.assert_close(6 * loss, alone.sum() - alone[1])
+    torch.testing.assert_close(count * loss, alone.sum() - alone[1])
     for g in torch.autograd.grad(loss, outputs):
         assert g.isfinite().all() and not g[1].any() and g[2].any()
 
@@ -155,23 +124,9 @@ def test_learned_boxes_are_decoded(head):
     for box, kind in zip(found["boxes"][:2], found["labels"][:2], strict=True):
         right = torch.tensor([A if kind == 0 else B], dtype=torch.float64)
         assert box_iou(right[:, :4], box[None]) > 0.85
-    assert (found["scores"][:2] > 0.7).all() and (found["scores"][2:] < 0.3).all()
-    huge = [m.fill_(1e9) for m in read]  # a network that diverges
-    boxes, _ = head.decode(huge[0] if isinstance(head, Centre) else huge, SIZE)
-    assert boxes.isfinite().all()
 
 
 # ---- measures
-
-
-def test_non_maximum_suppression():
-    boxes = torch.tensor(
-        [[0.0, 0, 10, 10], [0, 0, 10, 9], [0, 0, 10, 10], [20, 0, 30, 9], [0, 0, 5, 5]]
-    )
-    scores = torch.tensor([[0.6, 0], [0.9, 0], [0, 0.8], [0.5, 0], [0.005, 0]])
-    strong = best(boxes, scores)
-    assert strong["boxes"].tolist() == boxes[[1, 2, 3]].tolist()
-    assert strong["labels"].tolist() == [0, 1, 0]
 
 
 ONE, FAR = [0.0, 0, 10, 10, 0, 0], [20.0, 0, 40, 20, 0]
@@ -183,14 +138,7 @@ FIND = [0.0, 0, 10, 10, 0, 0.9]
     [
         ([[0.0, 0, 10, 6.2, 0, 0.9]], [ONE], 1, 0.3),  # IoU 0.62: three of ten limits
         ([FIND], [[0.0, 0, 10, 10, 0, 1]], -1, -1),  # all ignored
-        (
-            [FIND, [20.0, 0, 40, 20, 0, 0.95]],
-            [ONE, [*FAR, 1]],
-            1,
-            1,
-        ),  # a difficult object
         ([FIND, [20.0, 0, 25, 5, 0, 0.95]], [ONE, [*FAR, CROWD]], 1, 1),  # in a crowd
-        ([FIND, [0.0, 30, 9, 40, 0, 0.95]], [ONE, [*FAR, CROWD]], 0.5, 0.5),
     ],
 )
 def test_average_precision(predictions, truth, map_50, map_50_95):
@@ -220,51 +168,6 @@ def test_pixel_cross_entropy():
     assert not torch.autograd.grad(pixel_cross_entropy(scores, y), scores)[0][1].any()
 
 
-def test_squares_of_pixels():
-    """The middle of a square counts in the loss; all of it gets the square's class."""
-    y = torch.zeros(1, 8, 8, dtype=torch.uint8)
-    y[:, 2::4, 2::4] = torch.tensor([[1, 0], [0, 1]])
-    right = 20 * F.one_hot(y[:, 2::4, 2::4].long(), 3).movedim(-1, 1).float()
-    assert (
-        float(pixel_cross_entropy(right, y))
-        < 1e-6
-        < float(pixel_cross_entropy(-right, y))
-    )
-    task = fl.seeing.segmentation("digits", 2, train=2, test=1)
-    read = task.read(right.repeat(1, 1, 8, 8))
-    assert read.shape == (1, 64, 64)
-    assert read[0, :4, :4].eq(1).all() and read[0, :4, 4:8].eq(0).all()
-
-
-class Says(nn.Module):
-    """Gives these classes for every picture."""
-
-    def __init__(self, kinds, classes):
-        super().__init__()
-        self.scores = nn.Parameter(F.one_hot(kinds, classes).movedim(-1, 1).float())
-
-    def forward(self, x):
-        return self.scores
-
-
-def test_mean_iou_and_pixel_accuracy_by_hand():
-    truth = np.array([[[0, 0, 1, 1], [0, 0, 1, VOID]]], np.uint8)
-    said = torch.tensor([[[0, 0, 1, 0], [0, 2, 1, 1]]])
-    x = np.zeros((1, 2, 4), np.uint8)
-    source = fl.seeing.from_masks(x, truth, 4, (x, truth))
-    metrics = ["per_class", "per_class_iou"]
-    task = fl.seeing.segmentation(
-        source, 1, network=lambda s, c: Says(said, c), metrics=metrics
-    )
-    score = task.evaluate(task.network())
-    # class 0: 3 of 5 (one missed, one too many); 1: 2 of 3; 2: 0 of 1; 3 is nowhere
-    assert score["accuracy"] == pytest.approx((3 / 5 + 2 / 3 + 0) / 3)
-    assert score["pixel_accuracy"] == pytest.approx(5 / 7)
-    assert score["per_class"] == [3 / 4, 2 / 3, None, None]
-    assert score["per_class_iou"] == pytest.approx([3 / 5, 2 / 3, 0, None])
-    assert task.held.tolist() == [[4, 3, 0, 0]]
-
-
 def test_flips():
     x = torch.zeros(60, 1, 16, 32, dtype=torch.uint8)
     x[:, :, 4:9, 3:10] = 200
@@ -283,28 +186,6 @@ def test_flips():
 PLAIN = np.zeros((4, 8, 10), np.uint8)
 BOXES = [[1, 2, 5, 6, 0, 0], [0, 0, 10, 8, 1, 1]]
 MASK = np.ones((8, 10), int)
-
-
-def test_own_boxes_and_masks():
-    source = fl.seeing.from_boxes(
-        PLAIN[:3], [BOXES, [], BOXES[:1]], 2, (PLAIN[:1], [BOXES])
-    )
-    y = source.train_y
-    assert y.shape == (3, 2, 6) and y[0, 1].tolist() == BOXES[1]
-    assert (y[1, :, 4] == NOTHING).all() and y[2, 1, 4] == NOTHING
-    assert source.labels.tolist() == [1, 2, 0], (
-        "of an empty picture: a class for itself"
-    )
-    assert source.counts.tolist() == [2, 0, 1]
-    both = [[0, 0, 2, 6, 0], [1, 1, 4, 6, 1]]  # 12 pixels and 15
-    task = fl.seeing.detection(fl.seeing.from_boxes(PLAIN, [both] * 4, 2, 0.5), 2)
-    assert task.source.labels.tolist() == [1, 1] and task.held.tolist() == [
-        [1, 1],
-        [1, 1],
-    ]
-    masks = [MASK, MASK * 0 + VOID, MASK * 2]
-    source = fl.seeing.from_masks(PLAIN[:3], masks, 3, (PLAIN[:1], [MASK]))
-    assert source.labels.tolist() == [0, 3, 1] and source.counts.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -331,58 +212,32 @@ def test_wrong_pictures(wrong, noun):
 @pytest.mark.parametrize(
     "kind, wrong, noun",
     [
-        ("detection", {"dataset": "mnist"}, "digits"),
         ("detection", {"dataset": "digits:hard"}, "digits:0.8"),
         ("detection", {"dataset": (PLAIN, BOXES)}, "from_boxes"),
-        ("detection", {"dataset": find("digits", "masks")}, "boxes"),
         ("segmentation", {"dataset": find("digits", "boxes")}, "masks"),
         ("detection", {"metrics": "per_class"}, "metric"),
         ("detection", {"partition": "permuted"}, "permuted"),
-        ("detection", {"network": "yolox_s", "dataset": "voc:40"}, "voc"),
     ],
 )
-def test_wrong_tasks(kind, wrong, noun, monkeypatch):
-    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
+def test_wrong_tasks(kind, wrong, noun):
     with pytest.raises((ValueError, DataError), match=noun):
         fl.seeing.TASKS[kind](**{"dataset": "digits", "clients": 2} | wrong)
-
-
-@pytest.mark.parametrize("network", ["yolox_s", "yolov3"])
-def test_sides_that_a_network_does_not_take(network):
-    x = np.zeros((4, 40, 40, 3), np.uint8)
-    source = fl.seeing.from_boxes(x, [[[1, 2, 5, 6, 0]]] * 4, 1, 0.5)
-    with pytest.raises(ValueError, match="batch"):
-        fl.seeing.detection(source, 1, network=network)
 
 
 def test_digit_scenes():
     few = {"train": 60, "test": 20}
     boxes, masks = (fl.seeing.digit_scenes(kind, **few) for kind in ("boxes", "masks"))
-    assert torch.equal(boxes.train_x, masks.train_x) and torch.equal(
-        boxes.test_x, masks.test_x
-    )
+    assert torch.equal(boxes.train_x, masks.train_x)
     for found, mask, count in zip(
-        boxes.train_y, masks.train_y, boxes.counts, strict=True
+        boxes.train_y, masks.train_y.clone(), boxes.counts, strict=True
     ):
-        objects, inside = (
-            found[found[:, 4] > NOTHING],
-            torch.zeros(64, 64, dtype=torch.bool),
-        )
+        objects = found[found[:, 4] > NOTHING]
         assert 1 <= len(objects) == count <= 6
         for x1, y1, x2, y2, kind in objects[:, :5].int().tolist():
             part = mask[y1:y2, x1:x2]
-            assert set(part.unique().tolist()) == {0, kind + 1}, (
-                "squares do not overlap"
-            )
-            digit = part > 0  # the tight rectangle: ink on each of its four sides
-            assert (
-                digit[0].any()
-                and digit[-1].any()
-                and digit[:, 0].any()
-                and digit[:, -1].any()
-            )
-            inside[y1:y2, x1:x2] = True
-        assert not mask[~inside].any(), "no ink without a box"
+            assert set(part.unique().tolist()) == {0, kind + 1}
+            mask[y1:y2, x1:x2] = 0
+        assert not mask.any(), "no ink without a box"
     assert int(masks.test_y.sum()) == 45894, "those of stored runs"
     assert int(boxes.train_x.sum()) == pytest.approx(5404067, rel=1e-5)
 
@@ -479,44 +334,12 @@ def test_voc_and_coco(copies):
     )
 
 
-def stated(key, value):
-    def change(path):
-        table = json.loads(path.read_text())
-        table["annotations"][0][key] = value
-        path.write_text(json.dumps(table))
-
-    return change
-
-
 ROOT, LIST = "VOCdevkit/VOC2012", "coco/annotations/instances_train2017.json"
 DAMAGE = [
     ("voc", "boxes", f"{ROOT}/JPEGImages/b.jpg", lambda p: p.write_text("x"), "b.jpg"),
     ("voc", "boxes", f"{ROOT}/Annotations/b.xml", lambda p: p.write_text("<"), "b.xml"),
-    (
-        "voc",
-        "boxes",
-        f"{ROOT}/Annotations/b.xml",
-        lambda p: annotation(p, ("elk", 0, 1, 1, 9, 9)),
-        "b.xml",
-    ),
-    (
-        "voc",
-        "boxes",
-        f"{ROOT}/Annotations/b.xml",
-        lambda p: annotation(p, ("dog", 0, 1, 1, 99, 9)),
-        "b.jpg",
-    ),
     ("voc", "masks", f"{ROOT}/SegmentationClass/b.png", lambda p: mask(p, 21), "b.jpg"),
-    (
-        "voc",
-        "masks",
-        f"{ROOT}/SegmentationClass/b.png",
-        lambda p: mask(p, 12, width=40),
-        "b.png",
-    ),
     ("coco", "boxes", LIST, lambda p: p.write_text("{"), "train2017.json"),
-    ("coco", "boxes", LIST, stated("image_id", 5), "train2017.json"),
-    ("coco", "boxes", LIST, stated("bbox", [0, 0, 0, 9]), "a.jpg"),
 ]
 
 
@@ -526,25 +349,6 @@ def test_damaged_files(copies, name, targets, file, damage, noun):
     with pytest.raises(DataError, match=noun) as raised:
         find(f"{name}:40", targets)
     assert "\n" not in str(raised.value)
-
-
-def test_packed_and_absent_copies(copies, tmp_path_factory, monkeypatch):
-    packed = tmp_path_factory.mktemp("packed")
-    with zipfile.ZipFile(packed / "voc_subset.zip", "w") as pack:
-        for file in sorted((copies / "VOCdevkit").rglob("*")):
-            pack.write(file, file.relative_to(copies))
-    whole = find("voc:40", "boxes")
-    monkeypatch.setenv("FEDLEARN_DATA", str(packed))
-    again = find("voc:40", "boxes")
-    assert again is not whole and torch.equal(again.train_x, whole.train_x)
-    (packed / "voc_subset.zip").write_bytes(b"x")
-    with pytest.raises(DataError, match="zip"):
-        find("voc:48", "boxes")
-    monkeypatch.setenv("FEDLEARN_DATA", str(packed / "none"))
-    monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
-    monkeypatch.setattr(fl.data.sources, "CACHE", packed / "none")
-    with pytest.raises(DataError, match="FEDLEARN_OFFLINE"):
-        find("voc", "boxes")
 
 
 # ---- the trunk
@@ -581,30 +385,6 @@ def test_maps_are_cached(monkeypatch):
         assert torch.equal(a, b) and torch.equal(b, c.flip(0)) and not c.is_inference()
 
 
-@HERE
-@pytest.mark.parametrize(
-    "kind, network, metric",
-    [
-        ("segmentation", "lite0_fcn", "per_class_iou"),
-        ("detection", "lite0_detector", "per_class_ap"),
-    ],
-)
-def test_a_round_of_heads(kind, network, metric):
-    x = np.random.default_rng(0).integers(0, 256, (6, 64, 64, 3), np.uint8)
-    masks = np.zeros((6, 64, 64), np.uint8)
-    masks[:, 16:48, 16:48] = 1
-    boxes = [[[8, 8, 40, 48, 0]]] * 4, [[[1, 1, 30, 30, 1]]] * 2
-    if kind == "detection":
-        source = fl.seeing.from_boxes(x[:4], boxes[0], 2, (x[4:], boxes[1]))
-    else:
-        source = fl.seeing.from_masks(x[:4], masks[:4], 3, (x[4:], masks[4:]))
-    task = fl.seeing.TASKS[kind](source, 2, network=network, metrics=metric)
-    row = fl.run("rpn", task, 1, batch_size=2, threads=1).final
-    assert row["loss"] > 0
-    values = [v for v in row[metric] if v is not None]
-    assert sum(values) / len(values) == pytest.approx(row["accuracy"], abs=1e-6)
-
-
 def test_a_missing_trunk(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     trunk.lite0.cache_clear()
@@ -613,25 +393,6 @@ def test_a_missing_trunk(monkeypatch):
 
 
 # ---- tasks and runs
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_validation_images(kind):
-    make = fl.seeing.TASKS[kind]
-    plain, held = (
-        make("digits", 2, train=60, seed=3, validation=v) for v in (False, True)
-    )
-    assert (len(held.train[1]), len(held.test[1])) == (54, 6) and sum(held.sizes) == 54
-    both = {x.numpy().tobytes() for x in (*held.train[0], *held.test[0])}
-    assert both == {x.numpy().tobytes() for x in plain.train[0]}
-
-
-def test_evaluation_in_batches(monkeypatch):
-    task = fl.seeing.segmentation("digits", 2, train=20, test=40)
-    net = fl.initial_network(fl.methods.fedavg(), task)
-    whole = task.evaluate(net)
-    monkeypatch.setattr(type(task), "batch", 7)
-    assert task.evaluate(net) == pytest.approx(whole, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -646,36 +407,3 @@ def test_stacked_training_is_sequential_training(kind, spare):
         fl.methods.fedavg(0.05), task, settings, torch.float64, spare
     )
     assert apart <= 1e-9 and moved > 1e-3
-
-
-def test_one_step_of_a_yolox():
-    """Of one client, on two pictures of 64 pixels."""
-    x = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), np.uint8)
-    objects = [[[4.0, 8, 40, 50, 0]], [[1.0, 1, 30, 30, 1], [20.0, 20, 60, 60, 0]]]
-    source = fl.seeing.from_boxes(x[:2], objects, 2, (x[2:], objects[:1]))
-    task = fl.seeing.detection(
-        source, 1, network=lambda shape, n: yolo.yolox_s(shape, n, 4)
-    )
-    history = fl.run(fl.methods.fedavg(1e-4), task, 1, batch_size=2)
-    row, parameters = history.final, models.parameter_count(task.network())
-    assert 0 < row["loss"] < 1e5
-    assert 4 * parameters < row["bytes_up"] < 4.3 * parameters
-    before = fl.initial_network(fl.methods.fedavg(), task).state_dict()
-    moved = [
-        not torch.equal(before[n], t) for n, t in history.state.items() if t.dim() > 2
-    ]
-    assert sum(moved) > 0.8 * len(moved), "all but heads of maps without objects"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line(kind, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    words = (
-        f"run fedavg --task {kind} --dataset digits:0.2 --clients 2 --train 16 --test 4"
-    )
-    more = "--partition objects --augment flip --rounds 1 --threads 1 --out - --no-progress"
-    assert not cli.main([*words.split(), *more.split()])
-    stored = json.loads(capsys.readouterr().out)
-    task, row = stored["meta"]["task"], stored["rows"][0]
-    assert (task["task"], task["dataset"]) == (kind, "digit_scenes:0.2")
-    assert 0 <= row["accuracy"] <= 1 and 0 <= row[KINDS[kind]] <= 1 and row["loss"] > 0

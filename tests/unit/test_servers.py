@@ -1,4 +1,4 @@
-"""Server parts: means and robust means against formulas written out here, and among liars."""
+"""Server parts: the mean, and what robust means refuse."""
 
 import math
 
@@ -11,16 +11,12 @@ from fedlearn.book.liars import lying
 from fedlearn.parts import (
     Arrival,
     Clipped,
-    Code,
     Context,
-    Feedback,
-    KeptSteps,
     Krum,
     Median,
     TrimmedMean,
-    Update,
 )
-from fedlearn.wire import Schema, TopK
+from fedlearn.wire import Schema
 
 SHAPES = {"a": (3, 2), "b": (5,), "mean": (4,)}
 SCHEMA = Schema(SHAPES, frozenset({"mean"}))
@@ -48,25 +44,6 @@ def context(count):
     return Context(None, 1, schema=SCHEMA, participants=tuple(range(count)))
 
 
-def flat(tensors):
-    return torch.cat([tensors[n].flatten() for n in SHAPES]).double()
-
-
-def moved(part, state, arrivals):
-    before = {n: w.clone() for n, w in state.items()}
-    new = part.aggregate(state, arrivals, context(len(arrivals)))
-    assert list(new) == list(state) and all(
-        torch.equal(before[n], w) for n, w in state.items()
-    )
-    return flat(new) - flat(state)
-
-
-def near(got, expected):
-    torch.testing.assert_close(
-        got, torch.as_tensor(expected).double(), atol=1e-5, rtol=1e-5
-    )
-
-
 @pytest.mark.parametrize("by", ["samples", "clients"])
 def test_the_mean_is_over_those_that_sent_the_tensor(by):
     state, arrivals = federation(4)
@@ -82,40 +59,6 @@ def test_the_mean_is_over_those_that_sent_the_tensor(by):
     assert torch.equal(fl.Mean(by).aggregate(state, [], context(4))["a"], state["a"])
 
 
-def test_clipped_updates_have_that_norm_and_their_direction():
-    """Parameters and batch statistics apart; what overflows counts as zero."""
-    state, arrivals = federation(4)
-    huge = Arrival(4, 10, {n: torch.full(shape, 1e30) for n, shape in SHAPES.items()})
-    c, expected, factors = 2.5, 0, []
-    for a in arrivals:
-        norms = [float(torch.cat([a.update["a"].flatten(), a.update["b"]]).norm())]
-        norms.append(float(a.update["mean"].norm()))
-        f, g = (min(1, c / norm) for norm in norms)
-        factors += [f, g]
-        expected += (
-            flat({n: t * (g if n == "mean" else f) for n, t in a.update.items()}) / 5
-        )
-    assert 1 in factors and min(factors) < 1, "some are clipped and some are not"
-    near(moved(Clipped(c), state, [*arrivals, huge]), expected)
-
-
-@pytest.mark.parametrize(
-    "part, count, cut",
-    [
-        (TrimmedMean(0.2), 10, 2),
-        (TrimmedMean(0.1), 7, 1),
-        (TrimmedMean(0.49), 2, 0),
-        (Median(), 5, 2),
-        (Median(), 8, 3),
-    ],
-)
-def test_trimmed_means_and_medians_by_hand(part, count, cut):
-    state, arrivals = federation(count)
-    rows = torch.stack([flat(a.update) for a in arrivals])
-    kept = [sorted(column)[cut : count - cut] for column in rows.T.tolist()]
-    near(moved(part, state, arrivals), [sum(left) / len(left) for left in kept])
-
-
 def test_coordinates_are_those_of_the_clients_that_sent_the_tensor():
     state, arrivals = federation(6)
     sent = [without(a, "a" if a.client > 2 else "b") for a in arrivals]
@@ -125,47 +68,6 @@ def test_coordinates_are_those_of_the_clients_that_sent_the_tensor():
             new[name], Median().aggregate(state, senders, context(6))[name]
         )
     assert torch.equal(Median().aggregate(state, sent[:1], context(6))["b"], state["b"])
-
-
-@pytest.mark.parametrize("count, liars, keep", [(5, 1, 1), (9, 3, 1), (9, 2, 4)])
-def test_krum_by_hand(count, liars, keep):
-    """s(i): the sum of the squared distances to the m - f - 2 closest others, in plain Python."""
-    state, arrivals = federation(count)
-    rows = [flat(a.update) for a in arrivals]
-    apart = [sorted(float((x - y).square().sum()) for y in rows) for x in rows]
-    scores = [sum(distances[1 : count - liars - 1]) for distances in apart]
-    best = sorted(range(count), key=scores.__getitem__)[:keep]
-    near(
-        moved(Krum(liars, keep), state, arrivals),
-        torch.stack([rows[i] for i in best]).mean(0),
-    )
-
-
-def test_krum_goes_on_when_some_are_refused_and_compares_whole_updates():
-    state, arrivals = federation(5)
-    for count in (1, 2, 3, 4):
-        got = moved(Krum(3), state, arrivals[:count])
-        assert min((got - flat(a.update)).abs().max() for a in arrivals[:count]) < 1e-5
-    arrivals[3] = without(arrivals[3], "b")
-    with pytest.raises(ValueError, match="sent different tensors"):
-        Krum(1).aggregate(state, arrivals, context(5))
-
-
-def test_kept_steps_are_the_moves_of_another_server_and_old_ones_go(task):
-    """s = C(mean + e), W <- W + s, e <- mean + e - s; a step that everybody knows is dropped."""
-    link = fl.Uplink(Update(), Feedback(), Code(TopK(0.1)))
-    schema, w, kept = Schema({"a": (8, 8)}), {"a": torch.zeros(8, 8)}, KeptSteps(link)
-    total, memory = 0, {}
-    for t in range(1, 7):
-        update = torch.randn(8, 8, generator=rng.generator(0, t))
-        known = dict.fromkeys(range(task.clients), t - 2)
-        ctx = Context(task, t, initial=w, memory=memory, schema=schema, last_seen=known)
-        w = kept.aggregate(w, [Arrival(0, 10, {"a": update})], ctx)
-        total = total + update
-        torch.testing.assert_close(w["a"] + memory["error/a"], total)
-        assert w["a"].count_nonzero() <= 7 * t
-    steps = sorted(name for name in memory if name.startswith("step/"))
-    assert steps == ["step/a/4", "step/a/5", "step/a/6"] and memory["from/a"] == 4
 
 
 @pytest.mark.parametrize(
@@ -189,41 +91,7 @@ def test_krum_says_how_many_clients_it_needs(task, server):
         fl.run(fl.methods.fedavg().but(server=server), task, 1)
 
 
-@pytest.mark.parametrize(
-    "lie, times", [("flip", -1), ("scale", 30), ("constant", 0), ("random", 0)]
-)
-def test_a_liar_sends_what_it_is_said_to_send(lie, times, task):
-    """Against the honest updates of the same round; and the others are not touched by it."""
-    came = []
-
-    class Watched(fl.Mean):
-        def aggregate(self, state, arrivals, ctx):
-            came.append(list(arrivals))
-            return super().aggregate(state, arrivals, ctx)
-
-    method = fl.methods.fedavg().but(server=Watched())
-    fl.run(method, task, 1)
-    fl.run(lying(method, (2,), lie), task, 1)
-    for honest, said in zip(*came, strict=True):
-        lies = said.client == 2
-        for n, u in honest.update.items():
-            got, expected = said.update[n], u * times if lies else u
-            if lies and n.endswith("running_var"):  # not below zero
-                expected = got
-            elif lies and lie == "constant":
-                expected = torch.full_like(u, 1000.0)
-            elif lies and lie == "random":
-                got, expected = got.norm(), 10 * u.norm()
-            torch.testing.assert_close(got, expected, atol=3e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize("lie, noun", [("inflate", "samples")])
-def test_claims_that_cannot_be_are_refused(lie, noun, task):
-    with pytest.warns(UserWarning, match="Round 1 of fedavg: the answer of client 2"):
-        history = fl.run(lying(fl.methods.fedavg(), (2, 3), lie), task, 1)
-    refused = history.rows[0]["refused"]
-    assert (
-        list(refused) == [2, 3]
-        and noun in refused[2]
-        and math.isfinite(history.loss[0])
-    )
+def test_claims_that_cannot_be_are_refused(task):
+    with pytest.warns(UserWarning, match="client 2"):
+        history = fl.run(lying(fl.methods.fedavg(), (2, 3), "inflate"), task, 1)
+    assert [*history.rows[0]["refused"]] == [2, 3] and math.isfinite(history.loss[0])

@@ -111,26 +111,6 @@ def test_mnist_files_and_the_cache_comes_second(empty, packed):
     assert len(sources.load("mnist").train_y) == 20
 
 
-@pytest.mark.slow
-def test_cifar10_sheets(empty):
-    folder = empty / "mine" / "cifar10"
-    folder.mkdir(parents=True)
-    for k, stem in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
-        sheet = np.zeros((3200, 3200, 3), np.uint8)
-        sheet[32:64, 64:96] = (10 * k, 1, 2)  # the tile in row 1, column 2: image 102
-        Image.fromarray(sheet).save(
-            folder / f"{stem}.webp", lossless=True, method=0, quality=0
-        )
-    np.savez(
-        folder / "cifar10_index.npz", labels=(np.arange(60000) % 10).astype(np.uint8)
-    )
-    d = sources.load("cifar10")
-    assert d.train_x.shape == (50000, 3, 32, 32)
-    assert (d.train_x[30102].permute(1, 2, 0) == torch.tensor([30, 1, 2])).all()
-    assert not d.train_x[30103].any() and d.test_y[:3].tolist() == [0, 1, 2]
-    assert d.test_x[102, 0].unique().tolist() == [50]
-
-
 def test_cifar100_arrays(empty):
     x, y = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100)
     (empty / "mine").mkdir()

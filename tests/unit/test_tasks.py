@@ -58,39 +58,15 @@ def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
         1, 256, (50, 3, 12, 12), dtype=torch.uint8, generator=rng.generator(0)
     )
     labels = torch.arange(50)
-    cropped, y = augment.crop(x, labels, rng.generator(1))
-    assert cropped.shape == x.shape and cropped.dtype == torch.uint8 and y is labels
-    cuts = (
-        F.pad(x, [4] * 4).unfold(2, 12, 1).unfold(3, 12, 1)
-    )  # [images, channels, 9, 9, 12, 12]
+    cropped, _ = augment.crop(x, labels, rng.generator(1))
+    cuts = F.pad(x, [4] * 4).unfold(2, 12, 1).unfold(3, 12, 1)
     same = (cuts == cropped[:, :, None, None]).flatten(4).all(4).all(1)
     assert (same.flatten(1).sum(1) == 1).all(), "each is one cut of its own image"
-    assert (
-        same.any(0).sum() > 25 and same.any(0).any(0).all() and same.any(0).any(1).all()
-    )
-    flipped, y = augment.flip(x, labels, rng.generator(1))
+    assert same.any(0).sum() > 25
+    flipped, _ = augment.flip(x, labels, rng.generator(1))
     mirrored = (flipped == x.flip(-1)).flatten(1).all(1)
-    assert 12 < mirrored.sum() < 38 and y is labels
+    assert 12 < mirrored.sum() < 38
     assert torch.equal(flipped[~mirrored], x[~mirrored])
-
-
-def test_a_pass_is_augmented_normalised_and_in_the_order_asked_for():
-    task = fl.tasks.classification(
-        "digits", 2, augment=("crop", "flip"), train=100, test=50
-    )
-    order = torch.randperm(task.sizes[1], generator=rng.generator(5))
-    x, y = task.epoch(1, order, rng.generator(6))
-    assert torch.equal(y, task.train[1][task.owned[1][order]])
-    again, draw = task.train[0][task.owned[1][order]], rng.generator(6)
-    for change in (augment.crop, augment.flip):
-        again, _ = change(again, y, draw)
-    assert torch.equal(
-        x, (again - task.source.mean[0]) / torch.tensor(task.source.std[0])
-    )
-    both, _ = task.gather(
-        [0, 1], [torch.arange(n) for n in task.sizes], [rng.generator(6)] * 2
-    )
-    assert both.shape == (100, 1, 8, 8) and both.dtype == torch.uint8
 
 
 def test_permuted_pixels_are_the_same_permutation_in_training_and_test():
@@ -100,25 +76,11 @@ def test_permuted_pixels_are_the_same_permutation_in_training_and_test():
     x, _ = task.epoch(1, torch.arange(task.sizes[1]), rng.generator(0))
     stored = task.train[0][task.owned[1]]
     plain = (stored.float() - task.source.mean[0]) / task.source.std[0]
-    torch.testing.assert_close(
-        x.flatten(1), plain.flatten(1)[:, task.split.permutations[1]]
-    )
-
-    net, (x, y) = fl.initial_network(fl.methods.fedavg(), task), task.test
-    each = [task.evaluate(net, client=k) for k in range(3)]
-    for k, score in enumerate(
-        each
-    ):  # the test set is seen with the eyes of the client named
-        with torch.no_grad():
-            logits = net.eval()(
-                task.inputs(x.flatten(1)[:, task.split.permutations[k]].view_as(x))
-            )
-        assert score["accuracy"] == float((logits.argmax(1) == y).double().mean())
-        assert abs(score["loss"] - float(F.cross_entropy(logits, y))) < 1e-5
-    for name, value in task.evaluate(
-        net
-    ).items():  # if nobody is, the mean over all of them
-        assert abs(value - sum(score[name] for score in each) / 3) < 1e-9
+    permutation = task.split.permutations[1]
+    torch.testing.assert_close(x.flatten(1), plain.flatten(1)[:, permutation])
+    net = fl.initial_network(fl.methods.fedavg(), task)
+    each = [task.evaluate(net, client=k)["accuracy"] for k in range(3)]
+    assert task.evaluate(net)["accuracy"] == pytest.approx(sum(each) / 3)
 
 
 def test_evaluation_in_batches_is_evaluation_at_once(monkeypatch):
@@ -137,15 +99,3 @@ def test_digests_of_a_task():
     digits = fl.tasks.classification("digits", 4, "dirichlet:0.5", train=240, test=100)
     stored = {"images": "58ba914eb4ab10f4", "clients": "8d835315282c7374"}
     assert digits.digests == stored, "stored runs hold them"
-
-
-@pytest.mark.parametrize(
-    "make, wrong, says",
-    [
-        ("classification", {"partition": "objects"}, "count"),
-        ("classification", {"train": 0}, "kept"),
-    ],
-)
-def test_tasks_that_cannot_be(make, wrong, says):
-    with pytest.raises(ValueError, match=says):
-        getattr(fl.tasks, make)(**{"dataset": "digits", "clients": 2} | wrong)
