@@ -3,7 +3,6 @@
 import ast
 import copy
 import inspect
-import json
 import math
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 
 import fedlearn as fl
 from fedlearn.book import train
-from fedlearn.data.sources import data_path
 from fedlearn.methods.fed_kgf import Modules
 from fedlearn.methods.fedfusion import OPERATORS
 from fedlearn.methods.fedmmd import WIDTHS, mmd2
@@ -462,22 +460,6 @@ def test_flower(task):
     lesson["main"](grid, None)
     theirs = list(fl.run(method, task, 2, engine="sequential").accuracy)
     assert lesson["scores"] == lesson["in_this_process"](method) == theirs
-
-
-def test_the_record_says_what_the_lesson_on_flower_says():
-    """A new record that does not needs new sentences."""
-    record = json.loads(data_path("results", "flower.json").read_text(encoding="utf-8"))
-    seconds, framing = record["seconds"], record["framing"]
-    assert round(8 * seconds["sequential"]) == 1 and 8.5 < seconds["deployment"] < 10
-    assert not any(
-        False in (row["simulation"], row["deployment"]) for row in record["equal"]
-    )
-    added = [
-        row[way]["flower"] - row[way]["payload"]
-        for row in framing
-        for way in ("up", "down")
-    ]
-    assert all(800 < a < 1200 for a in added) and sum(added[:2]) == sum(added[2:])
 
 
 def test_seeing():

@@ -1,4 +1,4 @@
-"""Links: what fits into a chain, what a step is told, what error feedback keeps, and coders."""
+"""Links: what fits into a chain, and what error feedback keeps."""
 
 import pytest
 import torch

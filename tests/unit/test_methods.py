@@ -1,5 +1,4 @@
-"""What all methods share, and the compressing baselines: each part against its paper's update rule,
-written out once more."""
+"""What all methods share: resuming, refused options, late clients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Optimisers: each option against torch's own, or its formula; and what is kept of their state."""
+"""Optimisers: options against torch's own, and what is kept of their state."""
 
 import pytest
 import torch
@@ -50,14 +50,6 @@ PAIRS = {
 def test_the_arithmetic_is_torchs(ours, theirs):
     for w, expected in zip(*walked(ours, theirs), strict=True):
         torch.testing.assert_close(w, expected, atol=1e-6, rtol=1e-5)
-
-
-def test_the_rate_falls_to_its_floor():
-    rates = [
-        SGD(0.1, decay=0.5, floor=0.02).init([], Context(None, t))["lr"]
-        for t in (1, 2, 3, 4)
-    ]
-    assert rates == [0.1, 0.05, 0.025, 0.02]
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

@@ -71,15 +71,6 @@ def test_draws_are_those_of_stored_runs(text):
     assert split.indices[1].tolist() == DRAWS[text] and split.permutations is None
 
 
-def test_permutations_differ_and_small_draws_are_repeated():
-    labels = rng().permutation(np.repeat(np.arange(10), 100))
-    split = P.permuted()(labels[:103], 10, rng(), pixels=64)
-    assert len({tuple(p) for p in split.permutations}) == 10
-    assert all(np.array_equal(np.sort(p), np.arange(64)) for p in split.permutations)
-    small = P.dirichlet(0.3, 12)(labels[:200], 10, rng())
-    assert min(map(len, small.indices)) >= 12, "drawn anew until all have enough"
-
-
 def test_main_class_is_fed_kgf():
     labels, coarse = (
         rng(1).permutation(np.repeat(np.arange(100), 500)),
