@@ -111,13 +111,13 @@ def install(first, folder, group):
     place = {"UV_PROJECT_ENVIRONMENT": str(folder)}
     if trouble(*sync, "--check", **place):
         print(f"==== installing into {folder}: minutes the first time ====", flush=True)
-        why = trouble(*sync, **place)
+        why = trouble(*sync, "--compile-bytecode", **place)
         if why:
             return why
     version = "from importlib.metadata import version; version('torch')"
     if torch and trouble(python, "-c", version):
         pip = [*uv, "pip", "install", "--python", python, "--no-deps", *torch.split()]
-        why = trouble(*pip)
+        why = trouble(*pip, "--compile-bytecode")
         if why:
             return why
     if folder != first:  # its kernel runs chapters

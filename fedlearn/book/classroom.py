@@ -66,6 +66,7 @@ c.ClearSolutions.text_stub = ""
 c.OverwriteCells.add_missing_cells = True  # a check that a student removed is restored
 c.Execute.timeout = 60  # seconds for a cell, which is then interrupted
 c.Execute.interrupt_on_timeout = True
+c.Execute.iopub_timeout = 60  # seconds that output may come late
 """
 # files and folders of the book that a course does not need
 LEFT_OUT = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # Later lessons import this loop. A test holds the cell of the chapter equal to it.
-def train(net, images, labels, lr=0.1, epochs=1, batch=16):  # noqa: ANN201
+def train(net, images, labels, lr=0.1, epochs=1, batch=16):
     """One client's night: minibatch SGD, in place."""
     optimizer = torch.optim.SGD(net.parameters(), lr)
     net.train()
