@@ -5,7 +5,7 @@ import re
 import tiny
 
 MAKEFILE = (tiny.ROOT / "Makefile").read_text(encoding="utf-8")
-FLAGS = re.search(r"jupyter-book build book .* --path-output [.] (.*)", MAKEFILE)[
+FLAGS = re.search(r"jupyter-book\" build book .* --path-output [.] (.*)", MAKEFILE)[
     1
 ].split()
 INCOMPLETE = "This page is not complete"
