@@ -77,12 +77,14 @@ class Lines:
                 : row["round"] - 1 + comma
             ]
         if comma:
-            lines = lines or [_line(row)]
+            names = next(csv.reader(lines[:1]), [])
+            names += [name for name in row if name not in names]
+            lines[:1] = [_line(names)]
             cells = {
                 k: to_json(v) if isinstance(v, dict | list) else v
                 for k, v in row.items()
             }
-            lines.append(_line(cells.get(name) for name in next(csv.reader(lines[:1]))))
+            lines.append(_line(map(cells.get, names)))
         else:
             lines.append(to_json(row))
         write_text(self.path, "\n".join(lines) + "\n")

@@ -199,6 +199,8 @@ class Server(Side):
         with torch.no_grad():
             arrivals = chain([first], arrivals)
             weights = self.method.server.aggregate(state.weights, arrivals, ctx)
+            for _ in arrivals:  # those that the part did not look at train as well
+                pass
         return State(weights, memory)
 
     def evaluate(self, t: int, state: State, ask: "Exchange") -> dict[str, Any]:
@@ -214,8 +216,13 @@ class Server(Side):
                 coded={},
             )
             everybody = range(self.task.clients)
-            answers = ask(everybody, lambda k: send(k)[0], read_accuracy, EVALUATE)
-            accuracies = dict(answers)
+            accuracies = {}
+            try:
+                accuracies.update(
+                    ask(everybody, lambda k: send(k)[0], read_accuracy, EVALUATE)
+                )
+            except Diverged as error:  # the next message cannot be made
+                ask.row["unevaluated"] |= dict.fromkeys(everybody, str(error))
             row["personal"] = [accuracies.get(k) for k in everybody]
         return row
 

@@ -105,7 +105,7 @@ def initial_network(method: Any, task: Any) -> nn.Module:
 
 
 def refit(
-    method: Any, task: Any, state: Tensors, images: int = 2000
+    method: Any, task: Any, state: Tensors, images: int = 2000, round: int = 0
 ) -> dict[str, float]:
     """Accuracy and loss of a state whose batch statistics are measured anew.
 
@@ -120,6 +120,8 @@ def refit(
         The state of a network, such as ``history.state``.
     images : int
         How many training images to measure them on, in one batch.
+    round : int
+        The state's, for a network that changes from round to round (Fed-KGF's ``redraw``).
 
     Returns
     -------
@@ -140,16 +142,23 @@ def refit(
     ['accuracy', 'loss']
     """
     net = initial_network(method, task)
-    if state.keys() != state_of(net).keys():
+    shapes = {name: t.shape for name, t in state_of(net).items()}
+    if {name: t.shape for name, t in state.items()} != shapes:
         raise ValueError(
             f"The state is not one of the network that {method.name} trains."
         )
     load(state_of(net), state)
+    method.model.refresh(net, task, round)
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = 1.0  # the old statistics count for nothing
+    order = torch.randperm(
+        len(task.train[1]), generator=rng.generator(task.seed, "refit")
+    )
     with torch.no_grad():
-        net.train()(task.inputs(task.train[0][:images]))
+        net.train()(
+            task.inputs(task.train[0][order[:images].sort().values.to(task.device)])
+        )
     return task.evaluate(net)
 
 

@@ -301,8 +301,8 @@ class _Ragged(torch.autograd.Function):
         slope, scale = dw * invstd, weight * invstd / n
         at_zero, slope = scale * (db - mean * slope), scale * slope
         dx -= torch.addcmul(at_zero.view(ctx.wide), x, slope.view(ctx.wide)) * real
-        affine = ctx.needs_input_grad[1]
-        return dx, dw if affine else None, db if affine else None, None, None, None
+        scales, shifts = ctx.needs_input_grad[1:3]  # either may be frozen
+        return dx, dw if scales else None, db if shifts else None, None, None, None
 
 
 @lru_cache(64)

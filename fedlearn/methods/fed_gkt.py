@@ -41,6 +41,7 @@ from ..core import (
     Tensors,
     local,
 )
+from ..core.context import batches
 from ..errors import Diverged, WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
 from ..wire import DOWN, UP, Coder, Dense, FixedMessage, Schema, Whole
@@ -221,7 +222,9 @@ class Server(Messages, PersonalServer):
                 for i in torch.randperm(len(clients), generator=shuffle):
                     k = clients[i]
                     order = torch.randperm(task.sizes[k], generator=shuffle)
-                    for rows in order.split(self.settings.batch_size):
+                    B = self.settings.batch_size
+                    for start, end in batches(len(order), B, f_s):
+                        rows = order[start:end]
                         batch = [self._rows(f"{n} {k}", rows, memory) for n in UPLOAD]
                         local.step(J_s(*batch), W_s, optimizer, optimizer_state)
 
@@ -291,7 +294,10 @@ class Client(Messages, PersonalClient):
             tensors["index"] = torch.arange(n)
             tensors["labels"] = self.task.train[1][self.task.owned[k]]
             sent = {name: tensors[name] for name in message.schema.shapes}
-        return message.write(UP, ctx.round, k, sent, n)
+        try:
+            return message.write(UP, ctx.round, k, sent, n)
+        except Diverged:  # too large for half precision
+            return message.write(UP, ctx.round, k, {}, n)
 
     def knowledge(self, k: int) -> Tensors:
         """H and z_k of its images, in evaluation mode."""

@@ -96,6 +96,11 @@ class Form(Model):
     def build(self, task: Any) -> nn.Module:
         collapsed = self.form == "repopt"
         net = Named(self.network).build(task)
+        for name, block in reparam.blocks(net).items():
+            if not all(p.requires_grad for p in block.parameters()):
+                raise ValueError(
+                    f"FedRepOpt draws blocks anew, so none can be frozen, as {name} is."
+                )
         net = reparam.reform(net, "csla" if collapsed else self.form)
         if self.scales:
             self.scales.put_into(net)

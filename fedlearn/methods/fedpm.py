@@ -86,21 +86,24 @@ class MaskedNetwork(Model):
 
     def build(self, task: Any) -> nn.Module:
         net = self.of.build(task)
+        made: dict[int, tuple] = {}  # tied weights stay tied
         for name, layer in net.named_modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 layer.affine = False
                 layer.weight = None
                 layer.bias = None
-            elif type(layer) in LAYERS:
-                self._mask(name, layer, task.seed)
-        for name, _ in net.named_parameters():
-            if not name.endswith("_score"):
+            elif type(layer) in LAYERS and layer.weight.requires_grad:
+                self._mask(name, layer, task.seed, made)
+        for name, p in net.named_parameters():
+            if p.requires_grad and not name.endswith("_score"):
                 raise ValueError(
                     f"FedPM masks nn.Conv2d and nn.Linear, of which {name} is none."
                 )
         return net
 
-    def _mask(self, name: str, layer: nn.Module, seed: int) -> None:
+    def _mask(
+        self, name: str, layer: nn.Module, seed: int, made: dict[int, tuple]
+    ) -> None:
         """Weights become signs from the seed, parameters their scores."""
         c = math.e / math.sqrt(layer.weight[0].numel())
         tensors = dict(layer._parameters)
@@ -111,11 +114,14 @@ class MaskedNetwork(Model):
             if t is None:
                 layer.register_buffer(f"frozen_{key}", None)
                 continue
-            signs = rng.generator(seed, "signs", name, key)
-            draw = torch.rand(t.shape, generator=signs)
-            frozen = torch.where(draw < 0.5, -c, c)
+            if id(t) not in made:
+                signs = rng.generator(seed, "signs", name, key)
+                draw = torch.rand(t.shape, generator=signs)
+                frozen = torch.where(draw < 0.5, -c, c)
+                score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
+                made[id(t)] = t, frozen, score
+            _, frozen, score = made[id(t)]
             layer.register_buffer(f"frozen_{key}", frozen, persistent=False)
-            score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
             layer.register_parameter(f"{key}_score", score)
 
 

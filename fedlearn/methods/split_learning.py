@@ -32,6 +32,7 @@ from ..core import (
     Tensors,
     local,
 )
+from ..core.context import batches
 from ..errors import WireError
 from ..models import state_of
 from ..wire import DOWN, UP, FixedMessage, Schema
@@ -52,6 +53,7 @@ class Messages(EdgeSide):
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.f_e = self.net.extractor
         self.W_e = state_of(self.f_e)  # the network's own
+        self.both = nn.ModuleList([self.f_e, self.server_network()])  # for its layers
         shapes = {name: tuple(w.shape) for name, w in self.W_e.items()}
         self.weights = self._message(shapes)
 
@@ -61,10 +63,8 @@ class Messages(EdgeSide):
 
     def steps(self, k: int) -> list[Slice]:
         """The steps of a client's turn."""
-        n = self.task.sizes[k]
-        B = self.settings.batch_size
-        batches = [(first, min(first + B, n)) for first in range(0, n, B)]
-        return [(epoch, *b) for epoch in range(self.settings.epochs) for b in batches]
+        turn = batches(self.task.sizes[k], self.settings.batch_size, self.both)
+        return [(epoch, *b) for epoch in range(self.settings.epochs) for b in turn]
 
     def features(self, step: Slice) -> FixedMessage:
         """H and y of the batch of a step."""
@@ -85,6 +85,13 @@ class SplitServer(Messages, Server):
         self.net = nn.Sequential(OrderedDict(edge=self.f_e, server=self.f_s))
         self.tensors = state_of(self.net)
         self.initial = {name: w.clone() for name, w in self.tensors.items()}
+
+    def validate(self) -> None:
+        if "personal" in self.task.metrics:
+            raise ValueError(
+                "In split learning no client has a network of its own: leave the metric "
+                "personal out."
+            )
 
     def round(self, t: int, state: State, ask: Any) -> State:
         weights = dict(state.weights)
@@ -182,9 +189,10 @@ class SplitClient(Messages, Client):
         moments = optimizer.init(params, ctx)
         if question == STEP:
             H, _ = self._forward(t, client, i, steps[i])
-            grads = torch.autograd.grad(H, params, dH)
-            with torch.no_grad():
-                optimizer.step(params, list(grads), moments)
+            if params:  # an extractor may be frozen
+                grads = torch.autograd.grad(H, params, dH)
+                with torch.no_grad():
+                    optimizer.step(params, list(grads), moments)
             i += 1
         if i == len(steps):
             memory.clear()

@@ -116,6 +116,8 @@ def digest(net: nn.Module) -> str:
     """A hash of the network's layers, names and shapes, by which a checkpoint knows it."""
     shapes = [(name, tuple(t.shape)) for name, t in net.state_dict().items()]
     text = f"{net} {shapes}"
+    if frozen := [name for name, p in net.named_parameters() if not p.requires_grad]:
+        text += f" {frozen}"
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 

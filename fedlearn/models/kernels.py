@@ -131,12 +131,18 @@ def represent(
     check_whole("base_kernels", base_kernels)
     net = copy.deepcopy(net)
     convolutions = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d]
-    layers = [(n, m) for n, m in convolutions if m.out_channels > base_kernels]
+    layers = [
+        (n, m)
+        for n, m in convolutions
+        if m.out_channels > base_kernels and m.weight.requires_grad
+    ]
     if not layers:
         raise ValueError(
             f"No convolution has more than {base_kernels} kernels: choose fewer "
             "base_kernels."
         )
+    if len({id(layer.weight) for _, layer in layers}) < len(layers):
+        raise ValueError("Convolutions that share a weight have no generated kernels.")
     for name, layer in layers:
         weight = layer.weight.detach()
         layer.__class__, layer.sign, layer.detach = _CONVOLUTION, sign, detach

@@ -163,3 +163,97 @@ def test_a_model_that_is_not_finite_is_not_taken_and_said_at_once():
 def test_an_unknown_option_is_refused_with_the_near_one():
     with pytest.raises(TypeError, match="'epochs'"):
         fl.run("fedavg", make(once), 1, epoch=2)
+
+
+def frozen_blocks(shape, classes):
+    net = fl.models.NETWORKS["digits_repvgg"](shape, classes)
+    net.extractor.requires_grad_(False)
+    return net
+
+
+def frozen_edge(shape, classes):
+    net = fl.models.NETWORKS["digits_edge"](shape, classes)
+    net.extractor.requires_grad_(False)
+    return net
+
+
+def twin_kernels(shape, classes):
+    first = nn.Conv2d(1, 8, 3, padding=1)
+    second = nn.Conv2d(8, 8, 3, padding=1)
+    third = nn.Conv2d(8, 8, 3, padding=1)
+    third.weight = second.weight
+    head = [nn.Flatten(), nn.Linear(8 * 64, classes)]
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), third, *head)
+
+
+def frozen_scale(shape, classes):
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(144, classes),
+    )
+    net[1].weight.requires_grad_(False)
+    return net
+
+
+def digits(network=None, partition="iid"):
+    return fl.tasks.classification(
+        "digits", 3, partition, train=90, test=60, network=network, device="cpu"
+    )
+
+
+def test_methods_that_draw_their_network_refuse_frozen_blocks_and_keep_ties():
+    with pytest.raises(ValueError, match="frozen"):
+        fl.run(fl.methods.fed_repopt(network=None), digits(frozen_blocks), 1)
+    with pytest.raises(ValueError, match="share a weight"):
+        fl.run(fl.methods.fed_kgf(base_kernels=4), digits(twin_kernels), 1)
+    state = fl.initial_network(fl.methods.fedpm(), digits(twin_kernels)).state_dict()
+    assert torch.equal(state["2.weight_score"], state["4.weight_score"])
+
+
+def test_split_learning_trains_behind_a_frozen_extractor():
+    history = fl.run(fl.methods.split_learning(edge=frozen_edge), digits(), 1)
+    assert history.loss[0] > 0
+
+
+def test_stacked_clients_train_a_bias_whose_scale_is_frozen():
+    task = digits(frozen_scale, "dirichlet:0.5")
+    biases = []
+    for engine in ("sequential", "stacked"):
+        history = fl.run("fedavg", task, 1, batch_size=20, engine=engine)
+        biases.append(history.state["1.bias"])
+    assert torch.allclose(*biases, atol=1e-6)
+
+
+def test_a_checkpoint_knows_which_layers_are_frozen(tmp_path):
+    def network(freeze):
+        def build(shape, classes):
+            net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, classes))
+            net[1].requires_grad_(not freeze)
+            return net
+
+        return build
+
+    fl.run("fedavg", digits(network(True)), 1, checkpoint=tmp_path / "c")
+    with pytest.raises(ValueError, match="network"):
+        fl.run("fedavg", digits(network(False)), 2, checkpoint=tmp_path / "c")
+
+
+def test_clients_that_a_server_part_ignores_train_all_the_same():
+    class First(fl.Mean):
+        def aggregate(self, state, arrivals, ctx):
+            update = next(iter(arrivals)).update
+            return {name: w + update[name] for name, w in state.items()}
+
+    alone = fl.run(fl.methods.fedavg().but(server=First()), digits(), 1)
+    assert alone.bytes_up[0] == fl.run("fedavg", digits(), 1).bytes_up[0]
+
+
+def test_refit_refuses_a_state_of_other_shapes():
+    task = digits()
+    method = fl.methods.fedavg()
+    state = fl.models.state_of(fl.initial_network(method, task))
+    with pytest.raises(ValueError, match="state"):
+        fl.refit(method, task, {name: t[:1] for name, t in state.items()})
