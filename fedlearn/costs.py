@@ -340,7 +340,9 @@ class Meter:
         tensors = list(state.values()) if isinstance(state, Mapping) else [state]
         if not all(isinstance(t, Tensor | np.ndarray) for t in tensors):
             raise ValueError(f"A state is a dictionary of tensors, not {short(state)}.")
-        tensors = [torch.as_tensor(t) for t in tensors]
+        tensors = _distinct([torch.as_tensor(t) for t in tensors])
+        if size is None and any(t.layout != torch.strided for t in tensors):
+            raise ValueError("A sparse tensor has no one size in bytes: say size=.")
         if size is None:
             size = sum(t.nbytes for t in tensors)
         message = {
@@ -350,3 +352,13 @@ class Meter:
             "bytes": check_whole("size", size, least=0),
         }
         self.messages.append(message)
+
+
+def _distinct(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors without those that share their memory with an earlier one."""
+    places = {}
+    for t in tensors:
+        dense = t.layout == torch.strided and t.numel()
+        place = (t.data_ptr(), t.shape, t.stride()) if dense else id(t)
+        places.setdefault(place, t)
+    return list(places.values())

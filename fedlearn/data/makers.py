@@ -8,22 +8,25 @@ one."""
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from .. import extensions
 from ..errors import extra, pick, short
 from . import sources
 from .sources import Source, moments
 from .values import (
+    DEEP,
     array_of,
     check_kind,
     check_scale,
+    is_colour,
     is_wide,
     labels_of,
     numbered,
@@ -160,6 +163,7 @@ def clients(
         )
     names = users_of(entries)
     parts: list[Part] = []
+    reference = 0  # the client with the largest value so far
     for client, entry in zip(names, entries.values(), strict=True):
         title = f"Client {client!r}"
         try:
@@ -167,7 +171,10 @@ def clients(
         except ValueError as error:
             raise ValueError(f"{title}: {error}") from error
         parts.append(part)
-        check_scale(title, part.x, f"client {names[0]!r}", parts[0].x)
+        largest = parts[reference].x
+        check_scale(title, part.x, f"client {names[reference]!r}", largest)
+        if part.x.max() > largest.max():
+            reference = len(parts) - 1
         check_kind(title, part.y, f"client {names[0]!r}", parts[0].y)
     users = []
     for client, part in zip(names, parts, strict=True):
@@ -301,14 +308,15 @@ def _check_header(frame: Any) -> None:
         )
     texts = [column for column in frame.columns if isinstance(column, str)]
     numbers = [number for text in texts for number in _numbers(text)]
-    fractions = any(number % 1 for number in numbers)
+    fractions = any(isfinite(number) and number % 1 for number in numbers)
     places = [
         float(i) for i in range(frame.shape[1])
     ]  # as pandas writes unnamed columns
     if fractions or (len(numbers) == len(places) and numbers != places):
         raise ValueError(
             f"The columns' names are numbers, {short([*frame.columns])}: has the file "
-            "a header? If not, pandas.read_csv(..., header=None) keeps its first row."
+            "a header? If not, pandas.read_csv(..., header=None) keeps its first row; "
+            "if so, frame.rename(columns='x{}'.format) makes names of them."
         )
 
 
@@ -423,7 +431,8 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
 
 
 def _equal(value: Any, other: Any) -> bool:
-    return np.array_equal(array_of(value), array_of(other))
+    one, two = array_of(value), array_of(other)
+    return np.array_equal(one, two) or one.tobytes() == two.tobytes()
 
 
 def _inside(dataset: Any) -> list:
@@ -435,14 +444,25 @@ def _inside(dataset: Any) -> list:
     return _inside(dataset.dataset) if hasattr(dataset, "dataset") else [dataset]
 
 
+def _labelled(dataset: Any) -> list:
+    """Likewise, but not what a wrapper of one's own holds: it may have other labels."""
+    if isinstance(dataset, ConcatDataset):
+        return [inner for part in dataset.datasets for inner in _labelled(part)]
+    return _labelled(dataset.dataset) if isinstance(dataset, Subset) else [dataset]
+
+
 def _class_names(dataset: Any, keys: tuple | None) -> tuple:
     """The names that torchvision or Hugging Face have for the labels 0, 1, ..."""
     names = set()
-    for inner in _inside(dataset):
+    for inner in _labelled(dataset):
         texts = getattr(inner, "classes", ())
         if keys is not None:
             feature = (getattr(inner, "features", None) or {}).get(keys[1])
             texts = getattr(feature, "names", texts)
+        if not isinstance(texts, list | tuple):
+            texts = ()
+        if getattr(inner, "target_transform", None):
+            texts = ()  # names of other labels than the items'
         names.add(tuple(map(str, texts)))
     if len(names) > 1:
         raise ValueError(
@@ -456,7 +476,7 @@ def _check_files(dataset: Any) -> None:
     """Of a folder of images that torchvision's loader reads, which makes RGB of all:
     what is lost is refused (16 bits) or warned of (transparency)."""
     loader = getattr(getattr(dataset, "loader", None), "__name__", "")
-    if loader not in ("default_loader", "pil_loader"):
+    if loader not in ("default_loader", "pil_loader", "open"):
         return
     with extra("data"):
         from PIL import Image
@@ -464,12 +484,15 @@ def _check_files(dataset: Any) -> None:
     transparent = []
     for path, _ in dataset.samples:
         with Image.open(path) as picture:
-            if is_wide(picture):
+            if is_wide(picture) and is_colour(picture):
+                raise ValueError(f"{path}: {DEEP}")
+            if is_wide(picture) and loader != "open":
                 raise ValueError(
                     f"{path} has 16 bits or more a pixel, of which torchvision's "
                     "loader keeps 8: say loader=PIL.Image.open to its data set."
                 )
-            if "A" in picture.mode or "transparency" in picture.info:
+            clear = "A" in picture.mode or "transparency" in picture.info
+            if clear and loader != "open":
                 transparent.append(path)
     if transparent:
         files = short(transparent)

@@ -24,6 +24,10 @@ PRECISION = (
     1e-3  # rounding to float32 may move a value by this share of its column's spread
 )
 SCALED = 2.0  # images with larger values are not on the scale from 0 to 1
+DEEP = (
+    "A picture has colours of 16 bits, of which PIL keeps 8: read it with another "
+    "library, and give its arrays to fl.data.arrays."
+)
 KINDS = {"b": "truth values", "i": "numbers", "U": "texts"}
 
 
@@ -38,15 +42,17 @@ def is_wide(picture: Any) -> bool:
     return picture.mode in ("I", "F") or ";16" in picture.mode + mode
 
 
+def is_colour(picture: Any) -> bool:
+    """Whether PIL has 8 bits a channel for it."""
+    return picture.mode not in ("I", "F") and ";16" not in picture.mode
+
+
 def pixels_of(picture: Any) -> np.ndarray:
     """A picture of PIL as [height, width] or [height, width, 3]. Pixels of 16 bits and
     float pixels keep their values, a palette becomes its colours."""
     if is_wide(picture):
-        if picture.mode == "RGB":
-            raise ValueError(
-                "A picture has colours of 16 bits, of which PIL keeps 8: read it with "
-                "another library, and give its arrays to fl.data.arrays."
-            )
+        if is_colour(picture):
+            raise ValueError(DEEP)
         return np.asarray(picture)
     if picture.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in picture.info:
         darkest, _ = picture.convert("RGBA").getchannel("A").getextrema()
@@ -174,7 +180,8 @@ def _float32(x: np.ndarray, columns: Sequence) -> np.ndarray:
         wide = x.astype(np.float64)
         moved = np.abs(narrow - wide).max(axes)
         spread = wide.max(axes) - wide.min(axes)
-        blurred = np.flatnonzero((spread > 0) & (moved > PRECISION * spread))
+        noise = 1e-12 * np.abs(wide).max(axes)  # float64's own rounding
+        blurred = np.flatnonzero((spread > noise) & (moved > PRECISION * spread))
         if len(blurred):
             place = _text_of(blurred, x.shape, columns)
             raise ValueError(
@@ -264,7 +271,7 @@ def labels_of(y: Any) -> np.ndarray:
             f"or truth values, not {names}."
         )
     labels = np.array(values)
-    if labels.dtype.kind == "f" and all(value.is_integer() for value in values):
+    if labels.dtype.kind == "f" and all(float(value).is_integer() for value in values):
         labels = labels.astype(np.int64)
     if labels.dtype.kind == "f":
         raise ValueError(

@@ -177,9 +177,10 @@ def read_method(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 def run(words: Words) -> None:
     """Run one method. Prints or writes its history."""
-    if len(words.method) > 1 or len(words.seed) > 1:
+    if len(experiments(words)) > 1:
         raise ValueError(
-            "fedlearn run takes one method and one seed; fedlearn compare takes more."
+            "fedlearn run takes one method, one value of each option and one seed; "
+            "fedlearn compare takes more."
         )
     compare(words, several=False)
 
@@ -261,7 +262,9 @@ def check_files(words: Words, runs: list[Experiment]) -> list[Path]:
     checkpoints = [Path(f"fedlearn.{stem(e)}.checkpoint") for e in runs]
     if len(set(checkpoints)) < len(runs):
         raise ValueError("Every run needs a method, options or a seed of its own.")
-    if words.checkpoint and len(runs) == 1:
+    if words.checkpoint and len(runs) > 1:
+        raise ValueError("--checkpoint is one run's; a comparison names its own.")
+    if words.checkpoint:
         checkpoints = [Path(words.checkpoint)]
     paths = [words.plot, *checkpoints]
     paths += [network_file(words, e) for e in runs] if words.save else []

@@ -66,7 +66,7 @@ class Classification(Task):
         of numbers."""
         numbers = super().predict(net, x)
         names = self.source.names
-        return np.array(names)[numbers.cpu()] if names else numbers
+        return np.array(names)[numbers.cpu().numpy()] if names else numbers
 
     @classmethod
     def default_network(cls, source: Source) -> str:

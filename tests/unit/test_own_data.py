@@ -569,3 +569,18 @@ def test_a_task_of_ones_own():
     assert float(r2) == pytest.approx(regression.accuracy[-1], abs=1e-6)
     assert letters.accuracy[-1] > 1 / len(names["letters"]) and plays.clients == 2
     assert fl.run("fedavg", plays, 1) == fl.run("fedavg", plays, 1)
+
+
+def test_one_sample_is_answered_by_an_array_of_one_name():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    data = fl.data.arrays(x, np.where(x[:, 0] > 0, "same", "other"))
+    task = fl.tasks.classification(data, clients=2)
+    assert task.predict(task.network(), x[:1]).shape == (1,)
+
+
+def test_a_client_of_zeros_does_not_hide_two_scales():
+    rng = np.random.default_rng(0)
+    y = [0, 1, 0, 1, 0]
+    parts = [np.zeros((5, 8, 8)), 255 * rng.random((5, 8, 8)), rng.random((5, 8, 8))]
+    with pytest.raises(ValueError, match="scale"):
+        fl.data.clients([(x, y) for x in parts], test=0.2)
