@@ -315,9 +315,7 @@ class Update(Step):
     """u = w - w_t: what local training changed."""
 
     takes = Trained
-    makes = property(
-        type, doc="Its own class: a subclass makes updates of its own kind."
-    )
+    makes = property(type, doc="The class of this step, so that subclasses differ.")
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         if not x:
