@@ -1,93 +1,59 @@
-"""fedlearn: communication-efficient federated learning, in code that fits in the head and numbers
-that are measured.
+"""fedlearn: communication-efficient federated learning, in code that fits in the head
+and numbers that are measured.
 
 import fedlearn as fl
 task = fl.tasks.classification("digits", clients=10, partition="dirichlet:0.5")
 history = fl.run(fl.methods.rpn(), task, rounds=20)
-fl.plot.compare([history], against="bytes")"""
+fl.plot.compare([history], against="bytes")
+"""
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from . import (
-        book,
-        callbacks,
-        data,
-        engines,
-        link,
-        methods,
-        models,
-        parts,
-        plot,
-        rng,
-        seeing,
-        tasks,
-        wire,
-    )
-    from .book.check import check, progress, solution
-    from .book.explorers import explore
-    from .core import (
-        SGD,
-        Adam,
-        Averaging,
-        Downlink,
-        Mean,
-        Method,
-        TaskLoss,
-        TaskNetwork,
-        Uplink,
-        clients,
-        run,
-    )
-    from .core.local import initial_network, refit
-    from .costs import Meter, cost
-    from .data import partition
-    from .engines import flower
-    from .errors import DataError, WireError
-    from .history import History
-    from .lab import ledger as claims
-    from .lab import results
-    from .lab.experiment import Experiment
-    from .lab.results import summary
-    from .methods.fed_repopt_search import search as repopt_search
-    from .settings import Settings
+from typing import Any
 
 __version__ = "0.1.0"
-# each name of the front and where it is: a module, or what a module has behind the colon
-_FRONT = {
-    name: home or name
-    for name, _, home in (
-        text.partition("=")
-        for text in """
-    Adam=core:Adam Averaging=core:Averaging DataError=errors:DataError Downlink=core:Downlink
-    Experiment=lab.experiment:Experiment History=history:History Mean=core:Mean
-    Meter=costs:Meter Method=core:Method
-    SGD=core:SGD Settings=settings:Settings TaskLoss=core:TaskLoss TaskNetwork=core:TaskNetwork
-    Uplink=core:Uplink WireError=errors:WireError book callbacks check=book.check:check
-    claims=lab.ledger clients=core:clients cost=costs:cost data engines
-    explore=book.explorers:explore
-    flower=engines.flower initial_network=core.local:initial_network link methods models
-    partition=data.partition parts plot progress=book.check:progress refit=core.local:refit
-    repopt_search=methods.fed_repopt_search:search results=lab.results rng run=core:run
-    seeing
-    solution=book.check:solution summary=lab.results:summary tasks wire
-    """.split()
-    )
+
+# the public names by the module that has them; it is loaded with its first name
+_NAMES = {
+    "book.check": "check progress solution",
+    "book.explorers": "explore",
+    "core": (
+        "Adam Averaging Downlink Mean Method SGD TaskLoss TaskNetwork Uplink clients run"
+    ),
+    "core.local": "initial_network refit",
+    "costs": "Meter cost",
+    "errors": "DataError WireError",
+    "history": "History",
+    "lab.experiment": "Experiment",
+    "lab.results": "summary",
+    "methods.fed_repopt_search": "repopt_search",
+    "settings": "Settings",
 }
-__all__ = list(_FRONT)
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+# the public modules, of which four have a shorter name here
+_MODULES = "book data engines link methods models parts plot rng seeing tasks wire"
+_SHORT = {
+    "claims": "lab.ledger",
+    "flower": "engines.flower",
+    "partition": "data.partition",
+    "results": "lab.results",
+}
+__all__ = [*_HOMES, *_SHORT, *_MODULES.split()]
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the front, or a module of the package, loaded when first asked for."""
-    if name.startswith("__") or not (name in _FRONT or find_spec(f"{__name__}.{name}")):
+    """A public name, or a module of the package, when it is first asked for."""
+    if name == "run":
+        import_module(f"{__name__}.methods")  # a run takes their names
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _SHORT:
+        value = import_module(f"{__name__}.{_SHORT[name]}")
+    elif not name.startswith("__") and find_spec(f"{__name__}.{name}"):
+        value = import_module(f"{__name__}.{name}")
+    else:
         raise AttributeError(f"module 'fedlearn' has no attribute {name!r}")
-    home, _, inside = _FRONT.get(name, name).partition(":")
-    if inside == "run":
-        import_module(f"{__name__}.methods")  # a run knows them by name
-    module = import_module(f"{__name__}.{home}")
-    return globals().setdefault(name, getattr(module, inside) if inside else module)
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:

@@ -1,52 +1,47 @@
-"""Save a run after each round and go on from there, in one file without pickle (safetensors)."""
+"""Save a run after each round and go on from there, in one file without pickle
+(safetensors)."""
 
-import zlib
-from collections import defaultdict
-from collections.abc import Iterable
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .files import from_json, is_device, to_json, write_atomically
+from .files import to_json, write_atomically
 from .history import History
 
 Tensors = dict[str, torch.Tensor]
+SAME = ("parts", "task", "data", "settings", "network")  # versions may differ
 
 
 def _head(history: History) -> dict[str, Any]:
-    """What has to be equal for a checkpoint to belong to a run; versions may differ."""
-    names = ("parts", "task", "data", "settings", "network")
-    return {"method": history.method} | {name: history.meta[name] for name in names}
+    """The entries that are equal where a checkpoint belongs to a run."""
+    head = {name: history.meta[name] for name in SAME}
+    return {"method": history.method} | json.loads(to_json(head))
 
 
 def apart(tensors: Tensors) -> Tensors:
-    """Tensors as safetensors wants them: contiguous, and none sharing memory with another."""
+    """Copies, as safetensors wants them: contiguous, and no two share memory."""
     return {
         name: t.clone(memory_format=torch.contiguous_format)
         for name, t in tensors.items()
     }
 
 
-def _crc(texts: Iterable[str], tensors: Tensors) -> str:
-    """Of everything that the file says, whatever the order of its tensors."""
-    crc = zlib.crc32("\n".join(texts).encode())
-    for name, t in sorted(tensors.items()):
-        crc = zlib.crc32(f"{name} {t.dtype} {tuple(t.shape)}".encode(), crc)
-        crc = zlib.crc32(t.cpu().reshape(-1).view(torch.uint8).numpy(), crc)
-    return f"{crc:08x}"
-
-
 def save(path: Any, history: History, state: Any, memories: dict[int, Tensors]) -> None:
-    """The server's state, what the clients keep, and the history so far; for the owner's eyes."""
+    """Write the server's state, the clients' memories and the history so far.
+
+    Only the owner can read the file.
+    """
     groups = {"state": state.weights, "server": state.memory}
-    groups |= {f"client {k}": memory for k, memory in memories.items()}
-    tensors = apart(
-        {f"{group}/{n}": t for group, some in groups.items() for n, t in some.items()}
-    )
-    metadata = {"head": to_json(_head(history)), "history": to_json(history.to_dict())}
-    metadata |= {"crc": _crc(metadata.values(), tensors)}
-    write_tensors(path, tensors, metadata, private=True)
+    for client, memory in memories.items():
+        groups[f"client {client}"] = memory
+    tensors = {}
+    for group, members in groups.items():
+        for name, tensor in members.items():
+            tensors[f"{group}/{name}"] = tensor
+    texts = {"head": to_json(_head(history)), "history": to_json(history.to_dict())}
+    write_tensors(path, apart(tensors), texts, private=True)
 
 
 def write_tensors(
@@ -68,39 +63,37 @@ def write_tensors(
 def resume(
     path: Any, history: History, memories: dict[int, Tensors], device: torch.device
 ) -> tuple[Tensors, Tensors] | None:
-    """Bring history and clients to the checkpoint, if there is one.
+    """Bring history and memories to the checkpoint, if there is one.
 
     Returns the server's weights and memory, or None.
     """
     from safetensors import SafetensorError, safe_open
 
-    if Path(path).is_dir() or is_device(Path(path)):
-        raise ValueError(f"{path} is no readable checkpoint: name a file.")
     if not Path(path).exists():
         return None
+    if not Path(path).is_file():
+        raise ValueError(f"{path} is no readable checkpoint: name a file.")
     try:
         with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
+            texts = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        if metadata["crc"] != _crc((metadata["head"], metadata["history"]), tensors):
-            raise ValueError("it was changed after it was written")
-        head = from_json(metadata["head"])
-        before = History.from_dict(from_json(metadata["history"]))
+        head = json.loads(texts["head"])
+        before = History.from_dict(json.loads(texts["history"]))
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ValueError(
             f"{path} is no checkpoint of fedlearn ({error}); delete it."
         ) from None
-    here = from_json(to_json(_head(history)))
+    here = _head(history)
     if differ := [name for name in here if head.get(name) != here[name]]:
         raise ValueError(
             f"{path} belongs to another run: {', '.join(differ)} differ; delete it."
         )
-    groups: defaultdict[str, Tensors] = defaultdict(dict)
+    groups: dict[str, Tensors] = {"state": {}, "server": {}}
     for key, tensor in tensors.items():
         group, name = key.split("/", 1)
-        groups[group][name] = tensor.to(device)
-    weights = groups.pop("state", {})
-    memory = groups.pop("server", {})
+        groups.setdefault(group, {})[name] = tensor.to(device)
+    weights = groups.pop("state")
+    memory = groups.pop("server")
     for group, tensors in groups.items():
         memories[int(group.removeprefix("client "))] = tensors
     history.rows += before.rows

@@ -19,14 +19,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from . import models, rng
-from .core import Averaging, Method
-from .core.federation import TRAIN
+from .core import TRAIN, Averaging, Method
 from .core.method import method_of
-from .data.partition import Split
 from .data.sources import Source
 from .errors import check_whole, extra, pick, short
 from .extensions import find
-from .link import PRESETS, check
+from .link import PRESETS
 from .methods import METHODS
 from .settings import Settings
 from .tasks import Task
@@ -40,30 +38,10 @@ if TYPE_CHECKING:
 # 1e8 (measured; with eight samples 200), and training diverges.
 BATCH = 8
 ENTRIES = BATCH * 3 * 32 * 32  # of a batch; a larger sample comes twice
-ROUNDS = (
-    5,
-    6,
-)  # measured: DGC warms up for four rounds, and a first message can be special
+# measured: DGC warms up for four rounds, and a first message can be special
+ROUNDS = (5, 6)
 # the errors of a method that has no form for a network
 NO_FORM = ValueError, RuntimeError, TypeError, AttributeError, LookupError
-
-
-class Trial(Task):
-    """One client with a few samples; the loss is the mean square of all outputs."""
-
-    def loss(self, outputs: Any, y: Tensor) -> Tensor:
-        squares = [t.float().square().mean() for t in learned(outputs)]
-        return torch.stack(squares).sum()
-
-    def inputs(self, x: Tensor, client: int | None = None) -> Tensor:
-        return x
-
-
-def learned(outputs: Any) -> list[Tensor]:
-    """The tensors of an output, also in a tuple, a list or a dictionary, that depend on
-    the parameters."""
-    leaves = tree_leaves(outputs)
-    return [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
 
 
 def cost(
@@ -99,11 +77,10 @@ def cost(
     -------
     pandas.DataFrame
         A row a method: ``up`` and ``down``, bytes of a client and round; ``factor``,
-        how many times less than FedAvg both ways; ``bits`` up, for each trained
-        number; ``total``, bytes of all clients and rounds; ``minutes`` of all rounds on
-        the link; ``note``, such as why a method has no form for the network. ``attrs``
-        has the network's ``name``, its ``numbers``, and ``wide``, the share of them in
-        kernels wider than one entry.
+        how many times less than FedAvg both ways; ``total``, bytes of all clients and
+        rounds; ``minutes`` of all rounds on the link; ``note``, such as why a method
+        has no form for the network. ``attrs`` has the network's ``name``, its
+        ``numbers``, and ``wide``, the share of them in kernels wider than one entry.
 
     Raises
     ------
@@ -121,59 +98,64 @@ def cost(
 
     check_whole("clients", clients)
     check_whole("rounds", rounds)
-    uplink, downlink, latency = check(**pick(link, PRESETS, "link"))
-    name, task = trial(network, input, seed)
+    speed = pick(link, PRESETS, "link")
+    if isinstance(methods, str) and methods == "all":
+        methods = [name for name in METHODS if name != "local"]
+    elif isinstance(methods, str | Method):
+        methods = [methods]
+    task = trial(network, input, seed)
     fedavg: Any = method_of("fedavg")
     dense = measured(fedavg, task)
     rows = []
-    for method in chosen(methods):
+    for method in map(method_of, methods):
         row: dict[str, Any] = {"method": method.name}
         rows.append(row)
         try:
             row |= dense if method == fedavg else measured(method, task)
         except NO_FORM as error:
-            row["note"] = one_line(error)
+            row["note"] = " ".join(str(error).split())[:160]
             continue
         up = row["up"]
         down = row["down"]
-        seconds = latency + 8 * up / uplink + 8 * down / downlink
+        seconds = speed["latency"] + 8 * up / speed["up"] + 8 * down / speed["down"]
         row["factor"] = (dense["up"] + dense["down"]) / (up + down)
         row["total"] = (up + down) * clients * rounds
         row["minutes"] = rounds * seconds / 60
-    columns = ["method", "up", "down", "factor", "bits", "total", "minutes", "note"]
+    columns = ["method", "up", "down", "factor", "total", "minutes", "note"]
     table = pandas.DataFrame(rows, columns=columns).set_index("method")
     table = table.astype(dict.fromkeys(["up", "down", "total"], "Int64"))
     schema = fedavg.uplink.schema(task.network())
-    numbers = sum(map(prod, schema.shapes.values()))
-    table.attrs = {"name": name, "numbers": numbers, "wide": wide_share(schema)}
+    table.attrs = {
+        "name": task.network_name.__name__,
+        "numbers": sum(map(prod, schema.shapes.values())),
+        "wide": wide_share(schema),
+    }
     return table
 
 
-def chosen(methods: Any) -> list[Method]:
-    """These methods, or all that send something."""
-    if isinstance(methods, str) and methods == "all":
-        methods = [name for name in METHODS if name != "local"]
-    elif isinstance(methods, str | Method):
-        methods = [methods]
-    return [method_of(method) for method in methods]
+class Trial(Task):
+    """One client with a few samples; the loss is the mean square of all outputs.
+
+    Outputs may be tensors in tuples, lists or dictionaries.
+    """
+
+    def loss(self, outputs: Any, y: Tensor) -> Tensor:
+        leaves = [t for t in tree_leaves(outputs) if isinstance(t, Tensor)]
+        squares = [t.float().square().mean() for t in leaves if t.requires_grad]
+        return torch.stack(squares).sum()
+
+    def inputs(self, x: Tensor, client: int | None = None) -> Tensor:
+        return x
+
+    def check_outputs(self, name: str, outputs: Any, y: Tensor) -> None:
+        pass
 
 
-def one_line(error: BaseException) -> str:
-    """The text of an error, in one line that is not endless."""
-    return " ".join(str(error).split())[:160]
+def trial(network: Any, input: Any, seed: int) -> Trial:
+    """One client with a few samples for this network.
 
-
-def wide_share(schema: Schema) -> float:
-    """The share of the numbers that lie in kernels wider than one entry."""
-    shapes = schema.shapes.values()
-    wide = [shape for shape in shapes if prod(shape[2:]) > 1]
-    return sum(map(prod, wide)) / sum(map(prod, shapes))
-
-
-def trial(network: Any, input: Any, seed: int) -> tuple[str, Trial]:
-    """A network's name, and one client with a few samples for it.
-
-    ``ValueError`` if the network has no parameters or does not take the samples.
+    ``ValueError`` if the network cannot be built, has no parameters, or does not take
+    the samples.
     """
     x = samples(input, seed)
     name = getattr(network, "__name__", type(network).__name__)
@@ -185,39 +167,17 @@ def trial(network: Any, input: Any, seed: int) -> tuple[str, Trial]:
             with rng.scope(seed, "initial weights"):
                 network = call(network, tuple(x.shape[1:]))
         except Exception as error:
-            raise ValueError(f"{name} cannot be built ({one_line(error)}).") from error
-    if not isinstance(network, nn.Module):
-        raise ValueError(f"{name} is a {type(network).__name__}, not a nn.Module.")
-    models.check_tensors(name, network)
-    try:
-        outputs = learned(copy.deepcopy(network).train()(x))
-    except Exception as error:
-        raise ValueError(
-            f"{name} does not take samples of shape {list(x.shape[1:])} "
-            f"({one_line(error)}). An embedding takes a batch of whole numbers."
-        ) from error
-    if not outputs:
-        raise ValueError(f"{name} gives no tensors that depend on its parameters.")
+            raise ValueError(
+                f"{name} cannot be built ({models.one_line(error)})."
+            ) from error
 
     def build(shape: tuple[int, ...], classes: int) -> nn.Module:
         return copy.deepcopy(network)  # to draw a large network anew would take longer
 
+    build.__name__ = name
     y = torch.zeros(len(x), dtype=torch.int64)
-    classes = outputs[0].shape[-1] if outputs[0].dim() > 1 else 1
-    task = Trial(
-        dataset="trial",
-        clients=1,
-        partition=None,
-        seed=seed,
-        network_name=build,
-        augment=(),
-        device=torch.device("cpu"),
-        source=Source("trial", x, y, x, y, (0.0,), (1.0,), classes),
-        split=Split([np.arange(len(x))]),
-        train=(x, y),
-        test=(x, y),
-    )
-    return name, task
+    data = Source("trial", x, y, x, y, (0.0,), (1.0,), classes=1)
+    return Trial.make(data, clients=1, seed=seed, network=build, device="cpu")
 
 
 def call(build: Callable, shape: tuple[int, ...]) -> Any:
@@ -235,8 +195,7 @@ def samples(input: Any, seed: int) -> Tensor:
         x = torch.as_tensor(input)[:BATCH]
         if x.dim() < 2 or len(x) < 2:
             raise ValueError(f"A batch has at least two samples, not {list(x.shape)}.")
-        whole = x.dtype in (torch.int64, torch.int32)
-        return x if whole else x.float()
+        return x.float() if x.is_floating_point() else x
     try:
         sizes = input.lower().split("x") if isinstance(input, str) else input
         shape = [check_whole("a size", int(size)) for size in sizes]
@@ -249,7 +208,7 @@ def samples(input: Any, seed: int) -> Tensor:
 
 
 def measured(method: Method, task: Trial) -> dict[str, Any]:
-    """One client's round with this method: bytes both ways, bits a number, a note."""
+    """One client's round with this method: bytes both ways, and a note."""
     if (name := getattr(method.model, "network", None)) is not None:
         raise ValueError(
             f"has no form for your network: trains one of its own ({name})"
@@ -271,8 +230,6 @@ def measured(method: Method, task: Trial) -> dict[str, Any]:
             arrival = server.receive(t, 0, answer, state)
             state = server.aggregate(t, state, [arrival], last_seen)
             last_seen[0] = t
-    trained = server.up.shapes.keys() - server.up.buffers
-    numbers = sum(prod(server.up.shapes[name]) for name in trained)
     notes = []
     if isinstance(method.uplink.code.coder, Pooled):
         notes.append(f"pools {wide_share(server.up):.0%} of the numbers")
@@ -280,12 +237,14 @@ def measured(method: Method, task: Trial) -> dict[str, Any]:
     share = models.parameter_count(client.net) / whole
     if share < 0.99:  # FedPM leaves out a few
         notes.append(f"trains {share:.0%} of the parameters and generates the others")
-    return {
-        "up": len(answer),
-        "down": len(question),
-        "bits": 8 * (len(answer) - arrival.buffers) / numbers,
-        "note": "; ".join(notes),
-    }
+    return {"up": len(answer), "down": len(question), "note": "; ".join(notes)}
+
+
+def wide_share(schema: Schema) -> float:
+    """The share of the numbers that lie in kernels wider than one entry."""
+    shapes = schema.shapes.values()
+    wide = [shape for shape in shapes if prod(shape[2:]) > 1]
+    return sum(map(prod, wide)) / sum(map(prod, shapes))
 
 
 class Meter:
@@ -311,54 +270,35 @@ class Meter:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
 
-    def received(self, state: Any, client: Any = 0, size: int | None = None) -> None:
+    def received(self, state: Any, *, size: int | None = None) -> None:
         """Note the state that a client got.
 
         ``size``: the bytes that crossed, if they are not those of the tensors.
         """
-        self._note("down", state, client, size)
+        self._note("down", state, size)
 
-    def sent(self, state: Any, client: Any = 0, size: int | None = None) -> None:
-        """Note the state or the update that a client sent; ``size`` as for
-        ``received``."""
-        self._note("up", state, client, size)
+    def sent(self, state: Any, *, size: int | None = None) -> None:
+        """Note the state or the update that a client sent; ``size`` as for ``received``."""
+        self._note("up", state, size)
 
     def table(self) -> "pandas.DataFrame":
-        """A row each way: messages, numbers of any type in them, bytes, bits a
-        number."""
+        """A row each way: messages, numbers of any type in them, bytes, bits a number."""
         with extra("plot"):
             import pandas
 
-        columns = ["way", "client", "numbers", "bytes"]
-        ways = pandas.DataFrame(self.messages, columns=columns).groupby("way")
-        table = ways[["numbers", "bytes"]].sum()
-        table.insert(0, "messages", ways.size())
+        columns = ["way", "messages", "numbers", "bytes"]
+        table = pandas.DataFrame(self.messages, columns=columns).groupby("way").sum()
         table["bits"] = 8 * table["bytes"] / table["numbers"]
         return table
 
-    def _note(self, way: str, state: Any, client: Any, size: int | None) -> None:
-        tensors = list(state.values()) if isinstance(state, Mapping) else [state]
+    def _note(self, way: str, state: Any, size: int | None) -> None:
+        tensors = list(state.values()) if isinstance(state, Mapping) else [None]
         if not all(isinstance(t, Tensor | np.ndarray) for t in tensors):
             raise ValueError(f"A state is a dictionary of tensors, not {short(state)}.")
-        tensors = _distinct([torch.as_tensor(t) for t in tensors])
-        if size is None and any(t.layout != torch.strided for t in tensors):
-            raise ValueError("A sparse tensor has no one size in bytes: say size=.")
+        tensors = [torch.as_tensor(t) for t in tensors]
         if size is None:
             size = sum(t.nbytes for t in tensors)
-        message = {
-            "way": way,
-            "client": client,
-            "numbers": sum(t.numel() for t in tensors),
-            "bytes": check_whole("size", size, least=0),
-        }
+        check_whole("size", size, least=0)
+        numbers = sum(t.numel() for t in tensors)
+        message = {"way": way, "messages": 1, "numbers": numbers, "bytes": size}
         self.messages.append(message)
-
-
-def _distinct(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors without those that share their memory with an earlier one."""
-    places = {}
-    for t in tensors:
-        dense = t.layout == torch.strided and t.numel()
-        place = (t.data_ptr(), t.shape, t.stride()) if dense else id(t)
-        places.setdefault(place, t)
-    return list(places.values())

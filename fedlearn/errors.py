@@ -56,15 +56,9 @@ def extra(name: str) -> Iterator[None]:
         raise ModuleNotFoundError(text, name=error.name) from None
 
 
-def no_memory(error: BaseException) -> bool:
-    """Whether it says that memory could not be had, as Python, numpy or PyTorch say it."""
-    return isinstance(error, MemoryError) or "allocate memory" in str(error)
-
-
 def error_text(error: BaseException) -> str:
-    """What an error says; Python's own of too little memory says nothing."""
-    silent = "not enough memory." if no_memory(error) else type(error).__name__
-    return str(error) or silent
+    """The text of an error, or its type where it has none."""
+    return str(error) or type(error).__name__
 
 
 def short(value: Any) -> str:

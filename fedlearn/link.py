@@ -10,73 +10,38 @@ retransmitted packets and the headers below the messages are left out. A client 
 once a round; split learning asks it once a batch, so its latency is counted too low.
 """
 
-import re
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from .errors import check_number, short
+from .errors import check_number
 from .history import History
 
-# Units in bits a second, where k, M and G are thousands, and in seconds.
-SPEED = {
-    "bit": 1.0,
-    "kbit": 1e3,
-    "Mbit": 1e6,
-    "Gbit": 1e9,
-    "B": 8.0,
-    "kB": 8e3,
-    "MB": 8e6,
-    "GB": 8e9,
-}
-LATENCY = {"ms": 1e-3, "s": 1.0, "min": 60.0}
-QUANTITY = re.compile(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+)(?:/s)?\s*")
-
-# Speeds as seen from a client, latency as a round trip: the arguments of ``time``.
-PRESETS: dict[str, dict[str, Any]] = {
+# Bits a second as seen from a client, and seconds of a round trip.
+PRESETS = {
     # LoRaWAN Regional Parameters, EU863-870: data rate 5, first receive window after 1
     # s. The limit of 1 % of the time on air, which makes it a hundred times slower, is
     # left out.
-    "LoRaWAN": {"up": "5470bit", "down": "5470bit", "latency": "1s"},
+    "LoRaWAN": {"up": 5470.0, "down": 5470.0, "latency": 1.0},
     # WebPageTest, settings/connectivity.ini.sample: 2G, 3G, DSL, Cable, FIOS; LTE is
     # its connection
-    "2G": {"up": "32kbit", "down": "35kbit", "latency": "1300ms"},
-    "3G": {"up": "768kbit", "down": "1.6Mbit", "latency": "300ms"},
-    "DSL": {"up": "384kbit", "down": "1.5Mbit", "latency": "50ms"},
-    "cable": {"up": "1Mbit", "down": "5Mbit", "latency": "28ms"},
-    "LTE": {"up": "12Mbit", "down": "12Mbit", "latency": "70ms"},
-    "fibre": {"up": "5Mbit", "down": "20Mbit", "latency": "4ms"},
+    "2G": {"up": 32e3, "down": 35e3, "latency": 1.3},
+    "3G": {"up": 768e3, "down": 1.6e6, "latency": 0.3},
+    "DSL": {"up": 384e3, "down": 1.5e6, "latency": 0.05},
+    "cable": {"up": 1e6, "down": 5e6, "latency": 0.028},
+    "LTE": {"up": 12e6, "down": 12e6, "latency": 0.07},
+    "fibre": {"up": 5e6, "down": 20e6, "latency": 0.004},
 }
 
 
-def quantity(value: str | float, units: Mapping[str, float]) -> float:
-    """A text such as "768kbit/s" or "50ms" in the unit 1.0; a number has that unit
-    already."""
-    if not isinstance(value, str):
-        return value
-    match = QUANTITY.fullmatch(value)
-    if match is None or match[2] not in units:
-        allowed = ", ".join(units)
-        raise ValueError(
-            f"{short(value)} is no number with one of the units {allowed}."
-        )
-    return float(match[1]) * units[match[2]]
-
-
 def check(
-    up: str | float,
-    down: str | float,
-    latency: str | float = 0.0,
-    slower: float = 1.0,
+    up: float, down: float, latency: float = 0.0, slower: float = 1.0
 ) -> tuple[float, float, float]:
     """Bits a second up and down, and seconds of latency; ``ValueError`` for an
     impossible value."""
     check_number("slower", slower, least=0)
     return (
-        check_number("The uplink", quantity(up, SPEED), above=0),
-        check_number("The downlink", quantity(down, SPEED), above=0),
-        check_number("The latency", quantity(latency, LATENCY), least=0),
+        check_number("up", up, above=0),
+        check_number("down", down, above=0),
+        check_number("latency", latency, least=0),
     )
 
 
@@ -95,9 +60,9 @@ def shares(history: History) -> dict[str, np.ndarray]:
 
 def time(
     history: History,
-    up: str | float,
-    down: str | float,
-    latency: str | float = 0.0,
+    up: float,
+    down: float,
+    latency: float = 0.0,
     slower: float = 1.0,
 ) -> np.ndarray:
     """Seconds from the start to the end of each round on this link, [rounds].
@@ -106,30 +71,20 @@ def time(
     ----------
     history : History
         A run of at least one round.
-    up, down : str or float
-        A client's speeds, "768kbit" or bits a second.
-    latency : str or float
-        A round trip, "50ms" or seconds.
+    up, down : float
+        A client's speeds in bits a second; a name of ``PRESETS`` has both, and latency.
+    latency : float
+        Seconds of a round trip.
     slower : float
         A device computes so many times as long as the measured machine; 0: no time.
 
     Examples
     --------
     >>> row = {"bytes_up": 2000, "bytes_down": 0, "seconds": 4.0, "clients": [0, 1]}
-    >>> time(History("fedavg", {}, [row]), up="1kB", down="1kB", latency="500ms")
+    >>> time(History("fedavg", {}, [row]), up=8000, down=8000, latency=0.5)
     array([3.5])
     """
-    uplink, downlink, trip = check(up, down, latency, slower)
+    up, down, latency = check(up, down, latency, slower)
     each = shares(history)
-    sending = 8 * each["down"] / downlink + 8 * each["up"] / uplink
-    return np.cumsum(trip + slower * each["computing"] + sending)
-
-
-def described(link: Mapping[str, Any]) -> str:
-    """A link in a few words, for axes and heads: 1Mbit up, 10Mbit down, latency
-    50ms."""
-    phrases = [f"{link['up']} up", f"{link['down']} down"]
-    for name, default in {"latency": 0.0, "slower": 1.0}.items():
-        if link.get(name, default) != default:
-            phrases.append(f"{name} {link[name]}")
-    return ", ".join(phrases)
+    sending = 8 * each["down"] / down + 8 * each["up"] / up
+    return np.cumsum(latency + slower * each["computing"] + sending)

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import extra, pick, short
-from .files import write_atomically
 from .history import History
-from .link import described, time
 from .tasks import Task
 
 with extra("plot"):
@@ -21,9 +19,8 @@ with extra("plot"):
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
-SIGNED = (
-    "PuOr_r"  # where colour is a sign: violet is negative, white zero, orange positive
-)
+# where colour is a sign: violet is negative, white zero, orange positive
+SIGNED = "PuOr_r"
 MARKERS = "os^Dv*X"
 DASHES = ["-", "--", "-.", ":"]
 # The papers' methods, and those that are most often drawn beside them, have a fixed
@@ -45,7 +42,6 @@ AXES = {
     "rounds": "round",
     "bytes": "bytes up and down, all clients",
     "seconds": "seconds",
-    "minutes": "minutes",
 }
 
 
@@ -61,9 +57,8 @@ def places(names: Sequence[str]) -> list[int]:
     for name in names:
         plain = "".join(letter for letter in name.lower() if letter.isalnum())
         look = next((LOOKS[m] for m in LOOKS if plain.startswith(m)), None)
-        looks.append(
-            None if look in looks else look
-        )  # the first line of a method has it
+        # only the first line of a method has its look
+        looks.append(None if look in looks else look)
     free = [k for k in (*range(1, len(COLOURS)), 0) if k not in looks]
     free += range(len(COLOURS), len(COLOURS) + len(names))
     return [free.pop(0) if look is None else look for look in looks]
@@ -89,32 +84,10 @@ def check_image(path: str | Path) -> None:
     pick(Path(path).suffix.lstrip("."), types, "image type")
 
 
-def save(figure: Any, path: str | Path) -> None:
-    """Write a figure, in full or not at all."""
-    kind = Path(path).suffix.lstrip(".")
-    write_atomically(path, lambda part: figure.savefig(part, format=kind, dpi=150))
-
-
-def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes:
-    """These axes, or those of a new figure."""
-    if ax is None:
-        _, ax = plt.subplots(figsize=size, layout="constrained")
+def axes(size: tuple[float, float] = (5.2, 3.2)) -> Axes:
+    """The axes of a new figure."""
+    _, ax = plt.subplots(figsize=size, layout="constrained")
     return ax
-
-
-def _progress(
-    history: History, against: str, link: Mapping[str, Any] | None
-) -> np.ndarray:
-    """Where a history's rounds lie on the axis."""
-    if against == "rounds":
-        return history.round
-    if against == "bytes":
-        return np.cumsum(history.bytes_up + history.bytes_down)
-    if against == "seconds":
-        return np.cumsum(history.seconds)
-    if link is None:
-        raise ValueError('Minutes need a link={"up": "1Mbit", "down": "10Mbit"}.')
-    return time(history, **link) / 60
 
 
 def compare(
@@ -123,7 +96,6 @@ def compare(
     column: str = "accuracy",
     labels: Sequence[str] | None = None,
     ax: Axes | None = None,
-    link: Mapping[str, Any] | None = None,
 ) -> Axes:
     """Test accuracy, or another column, of several histories as curves.
 
@@ -133,15 +105,13 @@ def compare(
         An entry may be a list of histories, one a seed: their mean is drawn, with a
         band from the lowest to the highest.
     against
-        "rounds", "bytes", "seconds", or "minutes" on the ``link``.
+        "rounds", "bytes" or "seconds".
     column
         A column of numbers, such as "loss".
     labels
         By default the methods' names.
     ax
         By default those of a new figure.
-    link
-        The arguments of ``fl.link.time``.
 
     Returns
     -------
@@ -151,8 +121,7 @@ def compare(
     Raises
     ------
     ValueError
-        For anything but histories with rounds, an unknown axis or column, and minutes
-        without a link.
+        For anything but histories with rounds, and an unknown axis or column.
 
     Examples
     --------
@@ -162,24 +131,23 @@ def compare(
     """
     groups = _groups(histories, column)
     xlabel = pick(against, AXES, "axis")
-    if link and against == "minutes":
-        xlabel = f"minutes: {described(link)}"
     labels = labels or [group[0].method for group in groups]
-    curves = []
-    for group in groups:
+    ax = axes() if ax is None else ax
+    for group, label, style in zip(groups, labels, styles(labels), strict=True):
         values = np.stack([getattr(h, column).astype(float) for h in group])
         measured = ~np.isnan(values[0])
-        x = np.mean([_progress(h, against, link) for h in group], axis=0)
-        curves.append((x[measured], values[:, measured]))
-    ax = axes(ax)
-    for (x, values), label, style in zip(curves, labels, styles(labels), strict=True):
+        values = values[:, measured]
+        x = np.mean([_progress(h, against) for h in group], axis=0)[measured]
         ax.plot(x, values.mean(0), label=label, **style)
-        if len(values) > 1:
+        if len(group) > 1:
             band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
             ax.fill_between(x, values.min(0), values.max(0), **band)
-    _scale(ax, against)
-    measure = next((h.measure for group in groups for h in group), column)
-    ax.set(xlabel=xlabel, ylabel=f"test {measure if column == 'accuracy' else column}")
+    if against == "bytes":
+        _scale_bytes(ax)
+    elif against == "rounds":
+        ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    ylabel = groups[0][0].measure if groups and column == "accuracy" else column
+    ax.set(xlabel=xlabel, ylabel=f"test {ylabel}")
     ax.grid(alpha=0.3)
     ax.legend()
     return ax
@@ -200,44 +168,23 @@ def _groups(histories: Any, column: str) -> list[list[History]]:
     return groups
 
 
-def _scale(ax: Axes, against: str) -> None:
-    """Logarithmic bytes and minutes, whole rounds."""
-    if against in ("bytes", "minutes"):
-        ax.set_xscale("log")
+def _progress(history: History, against: str) -> np.ndarray:
+    """The places of a history's rounds on the axis."""
+    if against == "rounds":
+        return history.round
     if against == "bytes":
-        low, high = ax.get_xlim()
-        subs = (1, 2, 5) if high < 100 * low else (1,)  # labels of a decade
-        ax.xaxis.set_major_locator(ticker.LogLocator(subs=subs))
-        ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
-        ax.xaxis.set_minor_formatter(ticker.NullFormatter())
-    elif against == "rounds":
-        ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+        return np.cumsum(history.bytes_up + history.bytes_down)
+    return np.cumsum(history.seconds)
 
 
-def clients(
-    histories: History | Iterable[History],
-    column: str = "per_client",
-    labels: Sequence[str] | None = None,
-    ax: Axes | None = None,
-) -> Axes:
-    """The last test by client, the worst first: who is served badly?
-
-    ``column`` has a number a client (``History.by_client``).
-    """
-    lines = [histories] if isinstance(histories, History) else list(histories)
-    labels = labels or [h.method for h in lines]
-    ax = axes(ax)
-    for history, label, style in zip(lines, labels, styles(labels), strict=True):
-        values = history.by_client(column)
-        values = np.sort(values[~np.isnan(values)])
-        ax.plot(range(1, len(values) + 1), values, label=label, **style)
-    _scale(ax, "rounds")
-    ax.set(
-        xlabel="clients, the worst first", ylabel=f"test {lines[0].measure} of a client"
-    )
-    ax.grid(alpha=0.3)
-    ax.legend()
-    return ax
+def _scale_bytes(ax: Axes) -> None:
+    """A logarithmic axis with kB, MB and so on."""
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    subs = (1, 2, 5) if high < 100 * low else (1,)  # labels of a decade
+    ax.xaxis.set_major_locator(ticker.LogLocator(subs=subs))
+    ax.xaxis.set_major_formatter(ticker.EngFormatter("B"))
+    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def panels(

@@ -1,36 +1,11 @@
-"""How clients train, in plain values; ``experiment.py`` adds what states a whole run."""
+"""How clients train, in plain values."""
 
-import os
 from dataclasses import dataclass
 
-from .errors import check_number, check_whole, pick, short
+from .errors import check_number, check_whole, pick
 
-# What products of float32 numbers may be computed in: exactly, in TensorFloat-32 (GPUs only), in
-# bfloat16.
+# The arithmetic of products of float32 numbers; TensorFloat-32 is of GPUs only.
 PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
-
-
-def kept(name: str, total: int, purpose: str, count: int | None) -> None:
-    """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
-    if count is not None:
-        check_whole(f"{purpose} of {name}", count, most=total)
-
-
-def held_out(name: str, count: int) -> int:
-    """How many of ``count`` training images are held out for choices: a tenth."""
-    if count < 10:
-        raise ValueError(
-            f"{name} has {count} training images here, too few to hold a tenth out."
-        )
-    return count // 10
-
-
-def thread_count(value: object) -> None:
-    """Refuse a number of CPU threads that no machine of this kind has use for."""
-    if value is not None:
-        most = max(64, os.cpu_count() or 1)
-        if check_whole("threads", value) > most:
-            raise ValueError(f"threads must be at most {most}, not {short(value)}.")
 
 
 @dataclass(frozen=True)

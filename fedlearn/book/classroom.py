@@ -8,6 +8,7 @@ import ast
 import csv
 import inspect
 import io
+import json
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import pick
-from ..files import check_writable, from_json, read_yaml, to_json, write_atomically
+from ..files import check_writable, read_yaml, to_json, write_atomically
 from .check import CHAPTERS, CLASS, Solution, Varied, module_of, solutions
 from .exercises import SOLUTION, Cell, Exercise, exercises, guide, rubric, source
 
@@ -418,7 +419,7 @@ def wheel(folder: Path) -> list[str]:
 def read(path: Path) -> dict[str, Any]:
     """A notebook; ``ValueError`` if it is none."""
     try:
-        notebook = from_json(path.read_text(encoding="utf-8"))
+        notebook = json.loads(path.read_text(encoding="utf-8"))
         for cell in notebook["cells"]:
             source(cell), cell["cell_type"], cell.get("metadata", {}).get("nbgrader")
     except (KeyError, TypeError, AttributeError, ValueError) as error:

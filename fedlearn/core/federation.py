@@ -23,6 +23,7 @@ Read in this order: ``Server``, ``Client``, ``OneByOne``, ``Exchange``, ``one_ro
 import copy
 import math
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,7 +37,6 @@ import torch
 
 from .. import checkpoint as checkpoints
 from .. import rng
-from ..callbacks import call, list_callbacks, progress_bar
 from ..errors import Diverged, WireError, check_whole, near_names, pick, short
 from ..history import COLUMNS, History, describe, warn_of_round
 from ..models import digest, state_of
@@ -49,7 +49,7 @@ from .method import Averaging, Method, method_of
 TRAIN = "train"  # what clients may be asked; a method may ask for more
 EVALUATE = "evaluate"
 ENGINES = ("sequential", "stacked", "auto", "flower")
-OnRound = Callable[[dict[str, Any], State], Any]
+Row = dict[str, Any]  # a round in the history
 
 
 class Side:
@@ -67,9 +67,12 @@ class Side:
             name: t.clone(memory_format=torch.contiguous_format)
             for name, t in self.tensors.items()
         }
-        # integer buffers, such as counts of batches, begin anew at each client
-        self.counts = [b for b in self.net.buffers() if not b.is_floating_point()]
-        self.first_counts = [b.clone() for b in self.counts]
+        # Buffers that are no part of the state, such as counts of batches and those
+        # with persistent=False, begin anew at each client.
+        self.unsent: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name, buffer in self.net.named_buffers():
+            if name not in self.tensors:
+                self.unsent.append((buffer, buffer.clone()))
         self._drawn: dict[int, tuple[int, ...]] = {}
 
     @cached_property
@@ -94,8 +97,8 @@ class Side:
     def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
         """This side's network with these weights, as it is in round ``t``."""
         local.load(self.tensors, weights)
-        for count, first in zip(self.counts, self.first_counts, strict=True):
-            count.copy_(first)
+        for buffer, initial in self.unsent:
+            buffer.copy_(initial)
         self.method.model.refresh(self.net, self.task, t)
         return self.net
 
@@ -133,11 +136,16 @@ class Server(Side):
 
     def round(self, t: int, state: State, ask: "Exchange") -> State:
         """Algorithm 1: clients train when they are asked."""
+        clients = self.participants(t)
+        expected = {}
+        for k in clients:
+            ctx = self.context(t, k, self.up, {})
+            expected[k] = self.method.uplink.expected(ctx)
         send = partial(self.send, t, state=state, last_seen=ask.last_seen, coded={})
         receive = partial(self.receive, t, state=state)
-        answers = ask(self.participants(t), send, receive)
+        answers = ask(clients, send, receive)
         arrivals = (arrival for _, arrival in answers)
-        return self.aggregate(t, state, arrivals, ask.last_seen)
+        return self.aggregate(t, state, arrivals, ask.last_seen, expected)
 
     def send(
         self,
@@ -181,50 +189,49 @@ class Server(Side):
         state: State,
         arrivals: Iterable[Arrival],
         last_seen: Mapping[int, int] = {},
+        expected: Mapping[int, list[str]] = {},
     ) -> State:
-        """The next state. Without a single arrival it stays as it is."""
-        streamed = not isinstance(arrivals, list)  # they come while clients train
+        """The next state. Without a single arrival it stays as it is.
+
+        With ``expected``, the names of the tensors that each client should send, the
+        arrivals may come while clients train.
+        """
         arrivals = iter(arrivals)
         first = next(arrivals, None)
         if first is None:
             return state
-        uplink = self.method.uplink
-        expected = {}
-        for k in self.participants(t) if streamed else ():
-            expected[k] = uplink.expected(self.context(t, k, self.up, {}))
+        arrivals = chain([first], arrivals)
         memory = dict(state.memory)
         ctx = self.context(
             t, -1, self.up, memory, last_seen=last_seen, expected=expected
         )
         with torch.no_grad():
-            arrivals = chain([first], arrivals)
             weights = self.method.server.aggregate(state.weights, arrivals, ctx)
-            for _ in arrivals:  # those that the part did not look at train as well
+            for _ in arrivals:  # clients train even if the part ignores them
                 pass
         return State(weights, memory)
 
-    def evaluate(self, t: int, state: State, ask: "Exchange") -> dict[str, Any]:
+    def evaluate(self, t: int, state: State, ask: "Exchange") -> Row:
         """Accuracy, loss and the task's other metrics of the state after round ``t``."""
         row = self.task.evaluate(self.hold(t, state.weights))
         if "personal" in self.task.metrics:
-            memory = dict(state.memory)  # a step of the downlink may write to it
-            send = partial(
-                self.send,
-                t + 1,
-                state=State(state.weights, memory),
-                last_seen=ask.last_seen,
-                coded={},
-            )
-            everybody = range(self.task.clients)
-            accuracies = {}
-            try:
-                accuracies.update(
-                    ask(everybody, lambda k: send(k)[0], read_accuracy, EVALUATE)
-                )
-            except Diverged as error:  # the next message cannot be made
-                ask.row["unevaluated"] |= dict.fromkeys(everybody, str(error))
-            row["personal"] = [accuracies.get(k) for k in everybody]
+            row["personal"] = self.own_accuracies(t + 1, state, ask)
         return row
+
+    def own_accuracies(
+        self, t: int, state: State, ask: "Exchange"
+    ) -> list[float | None]:
+        """Each client's accuracy on its own test samples, if it trained in round ``t``."""
+        state = State(state.weights, dict(state.memory))  # a link may write to memory
+        send = partial(self.send, t, state=state, last_seen=ask.last_seen, coded={})
+        everybody = range(self.task.clients)
+        answers = ask(everybody, lambda k: send(k)[0], read_accuracy, EVALUATE)
+        accuracies = {}
+        try:
+            accuracies.update(answers)
+        except Diverged as error:  # the message cannot be made
+            ask.row["unevaluated"] |= dict.fromkeys(everybody, str(error))
+        return [accuracies.get(k) for k in everybody]
 
     def network(self, t: int, state: State) -> torch.nn.Module:
         """The trained network, in evaluation mode."""
@@ -240,7 +247,8 @@ class Client(Side):
 
     stacks = True  # several can train in one stacked network
     remembers = True  # a round may begin with what was kept in the one before
-    # round, message and decoded tensors of the last download: others get the same
+    # round, message and decoded tensors of the last download: other clients often
+    # get the same
     _broadcast: tuple[int, bytes, Any] = (0, b"", {})
 
     def answer(
@@ -262,8 +270,8 @@ class Client(Side):
         link = self.method.downlink
         ctx = self.context(t, client, self.down, memory)
         message = unpack(data, self.down, kind=DOWN, round=t, client=client)
-        round, before, tensors = self._broadcast
-        if round != t or not same_body(before, data):
+        last_round, last_data, tensors = self._broadcast
+        if last_round != t or not same_body(last_data, data):
             tensors = link.read(message.sections, ctx)
             self._broadcast = (t, data, tensors)
         ctx.start = link.undo(tensors, ctx)
@@ -281,7 +289,7 @@ class Client(Side):
         return pack(Message(UP, ctx.round, ctx.client, n, sections), self.up)
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
-        """The accuracy on the client's own test samples after training in the next round."""
+        """The accuracy on the client's own test samples, if it trained in round t + 1."""
         ctx = self.download(t + 1, client, data, dict(memory))
         local.train(self.hold(t + 1, ctx.start), self.method, ctx, self.settings)
         return struct.pack("<d", self.task.own_accuracy(self.net, client))
@@ -371,9 +379,8 @@ class Exchange:
     t: int
     engine: Any
     row: dict[str, Any]
-    last_seen: dict[
-        int, int
-    ]  # client -> the last round in which an answer of it counted
+    # client -> the last round in which an answer of it counted
+    last_seen: dict[int, int]
 
     def __call__(
         self,
@@ -418,18 +425,13 @@ class Exchange:
 
 
 def one_round(
-    server: Server,
-    engine: Any,
-    t: int,
-    state: State,
-    last_seen: dict[int, int],
-    last: bool = False,
-) -> tuple[State, dict[str, Any]]:
+    server: Server, engine: Any, t: int, state: State, last_seen: dict[int, int]
+) -> tuple[State, Row]:
     """Round ``t``: the next state, and a row of the history.
 
     A state that is not finite is not taken: the old one stays, and the row says why.
     """
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, 0)
+    row: Row = dict.fromkeys(COLUMNS, 0)
     row |= {"round": t, "accuracy": None, "loss": None, "untaken": None}
     row |= {"clients": list(server.participants(t)), "refused": {}, "unevaluated": {}}
     ask = Exchange(t, engine, row, dict(last_seen))
@@ -449,7 +451,7 @@ def one_round(
                 last_seen[k] = t
     engine.settle(t, [k for k in row["clients"] if last_seen.get(k) == t])
     row["seconds"] = time.perf_counter() - began
-    if last or t % server.settings.evaluate_every == 0:
+    if t % server.settings.evaluate_every == 0:
         row |= server.evaluate(t, state, Exchange(t, engine, row, dict(last_seen)))
     return state, row
 
@@ -465,11 +467,10 @@ def run(
     evaluate_every: int = 1,
     precision: str = "float32",
     engine: Any = "sequential",
-    memory_limit: float | None = None,
     checkpoint: Any = None,
     threads: int | None = None,
     progress: bool | None = None,
-    on_round: OnRound | Iterable[OnRound] = (),
+    on_round: Callable[[Row, State], Any] | None = None,
     **unknown: Any,
 ) -> History:
     """Run a method on a task for some rounds.
@@ -495,17 +496,15 @@ def run(
         round in one step; "auto", stacked where steps are small and the layers allow it;
         "flower", each in a process of Flower's simulation; or an object with
         ``connect(client, threads)``, such as ``fedlearn.flower.Simulation()``.
-    memory_limit : float, optional
-        Bytes that stacked training may take, by default half of the free memory.
     checkpoint : path, optional
         Every finished round is saved there; a run that finds the file continues from it.
     threads : int, optional
         CPU threads; by default one for networks so small that two would be slower.
     progress : bool, optional
         Whether to show a bar; by default on a terminal and in a notebook.
-    on_round : function or several
-        Called after each round with the row of the history and the ``State``. One that
-        returns True ends the run. A run that continues calls them for its last round again.
+    on_round : function, optional
+        Called after each round with the row of the history and the ``State``; the run
+        ends if it returns True. A run that continues calls it for its last round again.
 
     Returns
     -------
@@ -527,7 +526,10 @@ def run(
     [2, 2]
     """
     refuse_unknown(unknown)
-    callbacks = list_callbacks(on_round)
+    if not (on_round is None or callable(on_round)):
+        raise ValueError(
+            f"on_round is a function of the row and the state, not {short(on_round)}."
+        )
     method = method_of(method)
     if not hasattr(task, "evaluate"):
         raise ValueError(f"A run takes a task (fedlearn.tasks), not {short(task)}.")
@@ -537,11 +539,11 @@ def run(
     server.validate()
     if threads is None:
         threads = local.good_threads(server.net, task, batch_size)
-    check_whole("threads", threads)
+    check_whole("threads", threads, most=1024)
     client = method.client_side(task, settings)
     with (
         local.threads(threads, precision),
-        connect(engine, client, threads, memory_limit) as clients,
+        connect(engine, client, threads) as clients,
     ):
         about = describe(method, task, settings, threads)
         about |= {"engine": clients.about, "network": digest(server.net)}
@@ -552,34 +554,72 @@ def run(
                 checkpoint, history, clients.memories, task.device
             )
             state = State(*saved) if saved else state
-        check_resumed(history, rounds, checkpoint)
+        if len(history) > rounds:
+            raise ValueError(
+                f"{checkpoint} has {len(history)} rounds, more than {rounds}; name "
+                "another file or delete it."
+            )
         last_seen = history.last_seen()
         if len(history) == rounds:
-            evaluate_owed(server, clients, state, history)
-        # a run that was stopped may not have come to its callbacks
-        ended = len(history) > 0 and call(callbacks, history.rows[-1], state)
+            evaluate_last(server, clients, state, history)
+        # a run that was stopped may not have come to its function
+        ended = len(history) > 0 and ends(on_round, history.rows[-1], state)
         with progress_bar(method.name, len(history), rounds, progress) as bar:
             while len(history) < rounds and not ended:
                 t = len(history) + 1
-                state, row = one_round(
-                    server, clients, t, state, last_seen, t == rounds
-                )
+                state, row = one_round(server, clients, t, state, last_seen)
                 history.rows.append(row)
-                warn_of_round(history)
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, history, state, clients.memories)
+                if t == rounds:
+                    evaluate_last(server, clients, state, history)
+                warn_of_round(history)
                 if row["accuracy"] is not None:
                     bar.set_postfix(accuracy=f"{row['accuracy']:.3f}")
                 bar.update()
-                ended = call(callbacks, row, state)
+                ended = ends(on_round, row, state)
     history.state = state.weights
     history.trained = partial(server.network, len(history), state)
     return history
 
 
-def connect(
-    engine: Any, client: Client, threads: int, memory_limit: float | None
-) -> AbstractContextManager[Any]:
+def evaluate_last(server: Server, engine: Any, state: State, history: History) -> None:
+    """Evaluate the last round, whatever ``evaluate_every`` says.
+
+    A checkpoint is without this evaluation, so a longer run that continues from it has
+    the rows of an uninterrupted one.
+    """
+    row = history.rows[-1]
+    t = row["round"]
+    if row["accuracy"] is None and not row["unevaluated"]:
+        engine.ready(t, row["clients"])
+        row |= server.evaluate(t, state, Exchange(t, engine, row, history.last_seen()))
+
+
+def ends(on_round: Callable | None, row: Row, state: State) -> bool:
+    """Call the user's function: whether it returned True, of Python, numpy or torch."""
+    answer = on_round(row, state) if on_round else None
+    kind = getattr(answer, "dtype", type(answer))
+    return kind in (bool, torch.bool) and bool(answer)
+
+
+def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
+    """A bar of text or a widget; in a log, where ``show`` is True, a line now and then."""
+    from tqdm.auto import tqdm
+
+    live = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return tqdm(
+        initial=done,
+        total=rounds,
+        desc=name,
+        unit="round",
+        leave=False,
+        disable=not (live if show is None else show),
+        mininterval=0.1 if live else 10.0,
+    )
+
+
+def connect(engine: Any, client: Client, threads: int) -> AbstractContextManager[Any]:
     """The clients of a run, where ``engine`` says, as long as the block lasts.
 
     This is the one door to ``fedlearn.engines``.
@@ -593,7 +633,7 @@ def connect(
     if engine == "sequential":
         return nullcontext(OneByOne(client))
     stacked = import_module("fedlearn.engines.stacked")
-    return nullcontext(stacked.connect(engine, client, memory_limit))
+    return nullcontext(stacked.connect(engine, client))
 
 
 def clients(method: Method, task: Any, settings: Settings | None = None) -> OneByOne:
@@ -634,21 +674,3 @@ def refuse_unknown(unknown: dict[str, Any]) -> None:
             f"fl.run has no option {name!r}.{hint} An option of a method goes to the "
             f"method, as in fl.methods.fedavg({name}=...)."
         )
-
-
-def check_resumed(history: History, rounds: int, checkpoint: Any) -> None:
-    """``ValueError`` for a checkpoint of more rounds than were asked for."""
-    if len(history) > rounds:
-        raise ValueError(
-            f"{checkpoint} has {len(history)} rounds, more than {rounds}; name another file "
-            "or delete it."
-        )
-
-
-def evaluate_owed(server: Server, engine: Any, state: State, history: History) -> None:
-    """Evaluate the last round of a checkpoint, if a longer run has left that out."""
-    row = history.rows[-1]
-    t = row["round"]
-    if row["accuracy"] is None and not row["unevaluated"]:
-        engine.ready(t, row["clients"])
-        row |= server.evaluate(t, state, Exchange(t, engine, row, history.last_seen()))

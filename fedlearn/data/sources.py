@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..errors import DataError, extra, no_memory, pick
+from ..errors import DataError, extra, pick
 
 # A checkout keeps its data beside the package. An installed wheel has a copy inside it,
 # and may not be writable.
@@ -546,7 +546,7 @@ def load(name: str) -> Source:
         test_x, test_y = _tensors(other_x, other_y, classes)
         mean, std = moments(train_x)
     except Exception as error:
-        if no_memory(error):
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise MemoryError(f"There is not enough memory to read {name}.") from error
         why = f"cannot be read ({reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error

@@ -31,12 +31,8 @@ EXPERIMENTS = """
 --save                str    write the trained network, as .safetensors; a file a run
 --no-progress         bool   no progress bar, and no lines in a log
 --plot                str    draw the accuracies into this image file
---against=bytes       str    axis of --plot: rounds, bytes, seconds or minutes
+--against=bytes       str    axis of --plot: rounds, bytes or seconds
 --link                str    LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
---uplink              str    a client's speed up, such as 1Mbit (a second)
---downlink            str    a client's speed down, such as 10Mbit
---latency             str    a round trip, such as 50ms
---slower              float  how many times slower than this machine a device computes
 --jobs=1              int    runs at a time, each in a process of its own
 """
 COST = """
@@ -191,6 +187,7 @@ def compare(words: Words, several: bool = True) -> None:
     A method may have options behind a colon, each with one value or several, which are
     all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with
     each of them, and mean and standard deviation are shown."""
+    from .. import link
     from ..files import to_json, write_text
     from .results import provenance
 
@@ -200,7 +197,7 @@ def compare(words: Words, several: bool = True) -> None:
     for e in runs:
         e.make_method()  # errors are raised before the first run
     runs[0].make_task()
-    speeds = speeds_of(words)
+    speeds = pick(words.link, link.PRESETS, "link") if words.link else {}
     checkpoints = check_files(words, runs)
     calls = [(e, words, path) for e, path in zip(runs, checkpoints, strict=True)]
     if words.jobs > 1:
@@ -225,34 +222,10 @@ def compare(words: Words, several: bool = True) -> None:
     if words.plot:
         from .. import plot
 
-        names = list(labels)
-        axes = plot.compare(
-            labels.values(), words.against, labels=names, link=speeds or None
-        )
-        plot.save(axes.figure, words.plot)
+        axes = plot.compare(labels.values(), words.against, labels=list(labels))
+        axes.figure.savefig(words.plot, dpi=150)
     for path in checkpoints:
         path.unlink(missing_ok=True)
-
-
-def speeds_of(words: Words) -> dict[str, Any]:
-    """The arguments of ``link.time``; empty without a link."""
-    from .. import link
-
-    names = {"up": "uplink", "down": "downlink"}
-    speeds = dict(pick(words.link, link.PRESETS, "link")) if words.link else {}
-    for name in ("up", "down", "latency", "slower"):
-        value = getattr(words, names.get(name, name))
-        if value is not None:
-            speeds[name] = value
-    if speeds:
-        if "up" not in speeds or "down" not in speeds:
-            raise ValueError(
-                "A link has two speeds: --uplink and --downlink, or --link LTE."
-            )
-        link.check(**speeds)
-    elif words.against == "minutes":
-        raise ValueError("Minutes need a link: --link LTE, or --uplink and --downlink.")
-    return speeds
 
 
 def check_files(words: Words, runs: list[Experiment]) -> list[Path]:

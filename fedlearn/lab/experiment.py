@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ..errors import check_whole, pick
-from ..settings import Settings, thread_count
+from ..settings import Settings
 
 if TYPE_CHECKING:
     from ..core import Method
@@ -109,7 +109,6 @@ class Experiment(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("rounds", self.rounds)
-        thread_count(self.threads)
         check_whole("seed", self.seed, least=0)
         if not isinstance(self.options, dict):
             raise ValueError(f"options must be a dict, not {self.options!r}.")

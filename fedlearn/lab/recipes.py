@@ -390,7 +390,7 @@ def search(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
     e = run.experiment
     task = e.make_task()
     how = {n: v for n, v in run.search.items() if n not in SEARCHED}
-    scales = fed_repopt_search.search(
+    scales = fed_repopt_search.repopt_search(
         task, network=e.network, checkpoint=checkpoint, **how
     )
     note = {"note": task.source.note} if task.source.note else {}

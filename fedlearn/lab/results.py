@@ -7,6 +7,7 @@ pack`` moves them into ``data``."""
 
 import gzip
 import hashlib
+import json
 import math
 import re
 import shlex
@@ -23,7 +24,7 @@ import numpy as np
 from ..data import partition as partitions
 from ..data.sources import data_path
 from ..errors import extra
-from ..files import from_json, to_json, write_atomically
+from ..files import to_json, write_atomically
 from ..history import COLUMNS, MEASURES, History
 
 if TYPE_CHECKING:
@@ -83,9 +84,9 @@ def read(path: Path) -> list[Line]:
     try:
         if path.name.endswith(PACKED):
             texts = gzip.decompress(path.read_bytes()).decode().splitlines()
-            lines = [from_json(text) for text in texts]
+            lines = [json.loads(text) for text in texts]
         else:
-            data = from_json(path.read_text(encoding="utf-8"))
+            data = json.loads(path.read_text(encoding="utf-8"))
             lines = data if isinstance(data, list) else [data]
     except (ValueError, EOFError, OSError, RecursionError) as error:
         raise ValueError(

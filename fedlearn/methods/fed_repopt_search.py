@@ -51,7 +51,7 @@ class Planned(SGD):
         super().step(params, grads, state)
 
 
-def search(
+def repopt_search(
     task: Any,
     rounds: int = 5,
     network: Any = "digits_repvgg",

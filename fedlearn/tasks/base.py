@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from .. import models, rng, settings
+from .. import models, rng
 from ..data import makers
 from ..data import partition as partitions
 from ..data.sources import Source
@@ -388,7 +388,12 @@ class Task:
         test_x, test_y = source.test_x, source.test_y
         if validation:
             drawn = torch.arange(len(source.train_y))[trained]
-            count = settings.held_out(source.name, len(drawn))
+            count = len(drawn) // 10
+            if not count:
+                raise ValueError(
+                    f"{source.name} has {len(drawn)} training images here, too few to "
+                    "hold a tenth out."
+                )
             order = torch.randperm(
                 len(drawn), generator=rng.generator(seed, "validation")
             )
@@ -427,9 +432,9 @@ class Task:
 def keep(name: str, total: int, count: int | None, seed: int, purpose: str) -> Any:
     """The positions of ``count`` of a set's samples, drawn from the seed; all for
     None."""
-    settings.kept(name, total, purpose, count)
     if count is None:
         return slice(None)  # which copies nothing
+    check_whole(f"{purpose} of {name}", count, most=total)
     return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]
 
 

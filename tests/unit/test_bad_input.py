@@ -70,10 +70,7 @@ REFUSED = """
     compare fedavg fedavg ~ of its own
     compare fedavg:lr=0.1/0.3 --lr 0.2 ~ lr is stated twice
     compare fedavg --jobs 0 ~ jobs
-    compare fedavg --uplink 1Mbit ~ two speeds
     compare fedavg --link 4G ~ LoRaWAN
-    compare fedavg --slower 5 ~ --link
-    run fedavg --plot x.png --against minutes ~ Minutes need a link
     run fedavg --out leaf ~ leaf is a folder
     run fedavg --out . ~ . is a folder
     run fedavg --plot mine.py/x.png ~ mine.py is no folder
@@ -212,7 +209,10 @@ def test_a_network_is_refused_when_the_task_is_built(name):
 
 
 CALLS = {
-    "callbacks": (lambda: fl.run("fedavg", TASK, on_round="log.csv"), "on_round"),
+    "a file as a function": (
+        lambda: fl.run("fedavg", TASK, on_round="log.csv"),
+        "on_round",
+    ),
     "a step behind the last": (
         lambda: fl.Uplink(LOSSY, fl.parts.Feedback()),
         "Lossy.*last",

@@ -112,6 +112,34 @@ def test_a_resumed_run_with_counted_batches_is_the_uninterrupted_one(tmp_path):
     assert all(torch.equal(t, resumed.state[name]) for name, t in whole.state.items())
 
 
+class Smoothed(nn.Module):
+    """Keeps a mean of its inputs in a buffer that is no part of the state."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.linear = nn.Linear(6, classes)
+        self.register_buffer("mean", torch.zeros(6), persistent=False)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        if self.training:
+            self.mean.lerp_(x.mean(0).detach(), 0.5)
+        return self.linear(x - self.mean)
+
+
+def test_buffers_that_are_no_state_begin_anew_at_each_client(tmp_path):
+    task = make(lambda shape, classes: Smoothed(classes))
+    method = fl.methods.fedavg()
+    server = method.server_side(task)
+    message, _ = server.send(1, 3, server.start())
+    alone = fl.clients(method, task).answer(1, 3, message)
+    together = fl.clients(method, task)
+    for k in range(3):
+        together.answer(1, k, server.send(1, k, server.start())[0])
+    assert together.answer(1, 3, message) == alone
+    assert not fl.run(method, task, 1).network().mean.any()
+
+
 def test_a_function_that_returns_one_module_twice_is_refused():
     module = Once(3)
     with pytest.raises(ValueError, match="new one each time"):

@@ -94,10 +94,10 @@ def test_the_page_says_what_its_tables_say():
 def test_a_meter_counts_messages_and_bytes():
     state = nn.Linear(100, 10).state_dict()
     meter = fl.Meter()
-    for client in range(3):
-        meter.received(state, client)
-    meter.sent({name: t.half() for name, t in state.items()}, 1)
-    meter.sent({"w": np.zeros((4, 8), np.float32)}, 2, size=57)
+    for _ in range(3):
+        meter.received(state)
+    meter.sent({name: t.half() for name, t in state.items()})
+    meter.sent({"w": np.zeros((4, 8), np.float32)}, size=57)
     table = meter.table()
     assert table.loc["down"].tolist() == [3, 3 * 1010, 3 * 4040, 32]
     assert table.loc["up", "messages"] == 2

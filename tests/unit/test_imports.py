@@ -18,7 +18,7 @@ SMALL = """
 """.split()
 ELSEWHERE = {"engines", "seeing", "lab", "book"}
 CORE = {"wire", "models", "rng", "settings", "errors", "history"}
-CORE |= {"checkpoint", "callbacks", "extensions"}
+CORE |= {"checkpoint", "extensions"}
 
 
 def imported(name: str) -> set[str]:

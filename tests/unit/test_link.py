@@ -34,18 +34,10 @@ def history(rounds=3, clients=2, up=1000, down=3000, seconds=4.0):
 def test_a_round_is_the_sum_of_its_parts():
     # one client: 500, 1,000 and 1,500 bytes up at 1,000 bit/s: 4, 8, 12 s; 1,500 down at 2,000
     # bit/s: 6 s; computing 4 s / 2 clients, thrice as slow: 6 s; a round trip: 0.5 s
-    times = link.time(history(), up="1kbit", down="2kbit", latency="500ms", slower=3)
+    times = link.time(history(), up=1e3, down=2e3, latency=0.5, slower=3)
     assert times == pytest.approx(np.cumsum([16.5, 20.5, 24.5]))
-    nobody = link.time(history(1, clients=0), "1kB", "1kB", slower=0)
+    nobody = link.time(history(1, clients=0), 8e3, 8e3, slower=0)
     assert nobody == pytest.approx([4])
-
-
-def test_quantities():
-    texts = ("1Mbit", "768kbit/s", " 2.5 MB ", 12, "2B")
-    speeds = [link.quantity(text, link.SPEED) for text in texts]
-    assert speeds == pytest.approx([1e6, 768e3, 2e7, 12, 16])
-    seconds = [link.quantity(text, link.LATENCY) for text in ("50ms", "3s", "2min")]
-    assert seconds == [0.05, 3, 120]
     last = {name: link.time(history(), **p)[-1] for name, p in link.PRESETS.items()}
     assert last["LoRaWAN"] > last["2G"] > last["3G"] > last["LTE"]
 
@@ -53,27 +45,22 @@ def test_quantities():
 @pytest.mark.parametrize(
     "wrong, noun",
     [
-        ({"up": "0Mbit"}, "above 0"),
-        ({"up": "-1Mbit"}, "units"),
-        ({"up": math.nan}, "uplink"),
-        ({"down": math.inf}, "downlink"),
-        ({"latency": "1 fortnight"}, "units ms"),
+        ({"up": 0}, "up.* above 0"),
+        ({"up": math.nan}, "up"),
+        ({"down": "1Mbit"}, "down"),
+        ({"latency": -1}, "latency"),
         ({"slower": -1}, "slower"),
     ],
 )
-def test_what_no_link_can_have(wrong, noun):
+def test_speeds_out_of_range_are_refused(wrong, noun):
     with pytest.raises(ValueError, match=noun):
         link.time(history(), **{"up": 1e3, "down": 1e3} | wrong)
 
 
 def test_the_table_has_minutes_where_there_is_a_link():
     runs = {"a": [history(), history(seconds=8.0)], "b": [history(up=1)]}
-    how = {"up": "1kbit", "down": "2kbit"}
+    how = {"up": 1e3, "down": 2e3}
     minutes = np.mean([link.time(h, **how)[-1] for h in runs["a"]]) / 60
     head, _, first, *_ = table(runs, how).splitlines()
     assert "minutes" in head and "minutes" not in table(runs, {})
     assert f"{minutes:.4g}" in first
-    ax = fl.plot.compare([runs["a"]], "minutes", link=how)
-    assert ax.lines[0].get_xdata()[-1] == pytest.approx(minutes)
-    with pytest.raises(ValueError, match="link"):
-        fl.plot.compare(runs["b"], "minutes")

@@ -47,7 +47,6 @@ SHOWS = {
         "both.png",
     ],
     "rpn:share=0.25/0.5/1": ["fedavg ", "rpn share=0.25 ", "rpn share=1 ", " ± "],
-    "--uplink 1Mbit": ["minutes"],
     "--link LTE": ["minutes"],
     "--task detection": ["mAP@0.5"],
     "--task segmentation": ["mIoU"],
@@ -132,7 +131,7 @@ def test_the_python_of_a_user_runs_in_a_clean_clone(do):
         "-c", f"{LOGGERS}{code}\nassert [round for _, round in logged] == [1, 1]\n"
     )
     assert done.returncode == 0, done.stderr
-    assert (do.folder / "rpn.csv").read_text().count("\n") == 2
+    assert (do.folder / "rpn.jsonl").read_text().count("\n") == 1
 
 
 @pytest.fixture

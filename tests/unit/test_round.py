@@ -128,25 +128,59 @@ def test_a_loss_of_three_times_the_lowest_is_a_jump():
     assert fl.History("mine", rows=rows).jumps == [5, 8, 9]
 
 
-def test_a_checkpoint_of_a_longer_run_is_refused_and_one_that_was_not_tested_is(
-    task, tmp_path
-):
-    """The test set is looked at every n rounds and at the end, which changes nothing."""
-    how = {"evaluate_every": 3, "checkpoint": tmp_path / "run.checkpoint"}
+def test_a_function_sees_every_row_and_the_state_after_it(task):
+    seen = []
 
+    def after(row, state):
+        seen.append((dict(row), state.weights))
+        return {"only True": "ends"}
+
+    history = fl.run(FEDAVG, task, 3, evaluate_every=2, on_round=after)
+    assert [row for row, _ in seen] == history.rows
+    assert equal(seen[-1][1], history.state)
+
+
+def test_a_function_that_returns_true_ends_the_run_for_good(task, tmp_path):
+    how = {"epochs": 3, "batch_size": 8, "evaluate_every": 2}
+    whole = fl.run(FEDAVG, task, 4, **how)
+
+    def reached(row, state):
+        return row["accuracy"] is not None and row["accuracy"] >= whole.accuracy[1]
+
+    for _ in range(2):  # the same command does not go on
+        path = tmp_path / "c"
+        short = fl.run(FEDAVG, task, 4, on_round=reached, checkpoint=path, **how)
+        assert short.rows[1]["accuracy"] == whole.accuracy[1]
+        assert len(short) == 2
+
+
+def stopped_after(rounds):
     def stop(row, state):
-        if row["round"] == 2:
+        if row["round"] == rounds:
             raise KeyboardInterrupt
 
+    return stop
+
+
+def test_a_continued_run_has_the_rows_of_an_uninterrupted_one(task, tmp_path):
+    """Also where the shorter run was evaluated at its end, and the longer one is not."""
+    how = {"evaluate_every": 3, "participation": 0.5}
+    whole = fl.run(fl.methods.dgc(), task, 5, **how)
+    how["checkpoint"] = tmp_path / "run.checkpoint"
+    short = fl.run(fl.methods.dgc(), task, 2, **how)
+    assert short.rows[1]["accuracy"] is not None
+    assert fl.run(fl.methods.dgc(), task, 2, **how) == short
     with pytest.raises(KeyboardInterrupt):
-        fl.run(FEDAVG, task, 4, on_round=stop, **how)
-    cut, whole = fl.run(FEDAVG, task, 2, **how), fl.run(FEDAVG, task, 2)
-    assert (
-        cut.final == whole.final | {"seconds": cut.final["seconds"]} and len(cut) == 2
-    )
-    assert cut.rows[0]["accuracy"] is None
+        fl.run(fl.methods.dgc(), task, 5, on_round=stopped_after(4), **how)
+    continued = fl.run(fl.methods.dgc(), task, 5, **how)
+    assert continued == whole
+    assert equal(continued.state, whole.state)
+
+
+def test_a_checkpoint_of_a_longer_run_is_refused(task, tmp_path):
+    fl.run(FEDAVG, task, 2, checkpoint=tmp_path / "run.checkpoint")
     with pytest.raises(ValueError, match="2 rounds"):
-        fl.run(FEDAVG, task, 1, **how)
+        fl.run(FEDAVG, task, 1, checkpoint=tmp_path / "run.checkpoint")
 
 
 def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
@@ -156,7 +190,7 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
     swapped = replace(task, split=replace(task.split, indices=[second, first, *rest]))
     changed = replace(task, train=(task.train[0] ^ 1, task.train[1]))
     for method, other, how, word in (
-        ("rpn", task, {}, "method, parts"),
+        ("rpn", task, {}, "parts"),
         (FEDAVG, task, {"batch_size": 8}, "settings"),
         (FEDAVG, changed, {}, "data"),
         (FEDAVG, swapped, {}, "data"),
