@@ -1,7 +1,6 @@
 """Save a run after each round and go on from there, in one file without pickle
 (safetensors)."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,9 @@ from .files import to_json, write_atomically
 from .history import History
 
 Tensors = dict[str, torch.Tensor]
-SAME = ("parts", "task", "data", "settings", "network")  # versions may differ
-
-
-def _head(history: History) -> dict[str, Any]:
-    """The entries that are equal where a checkpoint belongs to a run."""
-    head = {name: history.meta[name] for name in SAME}
-    return {"method": history.method} | json.loads(to_json(head))
+# the entries of a history's head that are equal where a checkpoint belongs to a run;
+# versions may differ
+SAME = ("parts", "task", "data", "settings", "network")
 
 
 def apart(tensors: Tensors) -> Tensors:
@@ -40,7 +35,7 @@ def save(path: Any, history: History, state: Any, memories: dict[int, Tensors]) 
     for group, members in groups.items():
         for name, tensor in members.items():
             tensors[f"{group}/{name}"] = tensor
-    texts = {"head": to_json(_head(history)), "history": to_json(history.to_dict())}
+    texts = {"history": to_json(history.to_dict())}
     write_tensors(path, apart(tensors), texts, private=True)
 
 
@@ -75,16 +70,16 @@ def resume(
         raise ValueError(f"{path} is no readable checkpoint: name a file.")
     try:
         with safe_open(path, "pt") as file:
-            texts = file.metadata() or {}
+            text = file.metadata()["history"]
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        head = json.loads(texts["head"])
-        before = History.from_dict(json.loads(texts["history"]))
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        before = History.from_json(text)
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ValueError(
             f"{path} is no checkpoint of fedlearn ({error}); delete it."
         ) from None
-    here = _head(history)
-    if differ := [name for name in here if head.get(name) != here[name]]:
+    here = History.from_json(history.to_json())
+    differ = [name for name in SAME if before.meta.get(name) != here.meta[name]]
+    if differ:
         raise ValueError(
             f"{path} belongs to another run: {', '.join(differ)} differ; delete it."
         )

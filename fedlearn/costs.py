@@ -9,6 +9,7 @@ round, but for Golomb-coded positions: those vary by a few per cent.
 import copy
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -193,11 +194,9 @@ def samples(input: Any, seed: int) -> Tensor:
     """The batch that ``input`` is, or random numbers of the shape that it says."""
     if isinstance(input, Tensor | np.ndarray):
         x = torch.as_tensor(input)[:BATCH]
-        if x.dim() < 2 or len(x) < 2:
-            raise ValueError(f"A batch has at least two samples, not {list(x.shape)}.")
         return x.float() if x.is_floating_point() else x
+    sizes = input.lower().split("x") if isinstance(input, str) else input
     try:
-        sizes = input.lower().split("x") if isinstance(input, str) else input
         shape = [check_whole("a size", int(size)) for size in sizes]
     except (TypeError, ValueError):
         raise ValueError(
@@ -268,16 +267,17 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        nothing = {"messages": 0, "numbers": 0, "bytes": 0}
+        self.counts = {"down": Counter(nothing), "up": Counter(nothing)}
 
-    def received(self, state: Any, *, size: int | None = None) -> None:
+    def received(self, state: Mapping[str, Any], *, size: int | None = None) -> None:
         """Note the state that a client got.
 
         ``size``: the bytes that crossed, if they are not those of the tensors.
         """
         self._note("down", state, size)
 
-    def sent(self, state: Any, *, size: int | None = None) -> None:
+    def sent(self, state: Mapping[str, Any], *, size: int | None = None) -> None:
         """Note the state or the update that a client sent; ``size`` as for ``received``."""
         self._note("up", state, size)
 
@@ -286,19 +286,18 @@ class Meter:
         with extra("plot"):
             import pandas
 
-        columns = ["way", "messages", "numbers", "bytes"]
-        table = pandas.DataFrame(self.messages, columns=columns).groupby("way").sum()
+        table = pandas.DataFrame(self.counts).T
         table["bits"] = 8 * table["bytes"] / table["numbers"]
         return table
 
     def _note(self, way: str, state: Any, size: int | None) -> None:
-        tensors = list(state.values()) if isinstance(state, Mapping) else [None]
+        tensors: list[Any] = [None]
+        if isinstance(state, Mapping):
+            tensors = list(state.values())
         if not all(isinstance(t, Tensor | np.ndarray) for t in tensors):
             raise ValueError(f"A state is a dictionary of tensors, not {short(state)}.")
-        tensors = [torch.as_tensor(t) for t in tensors]
         if size is None:
             size = sum(t.nbytes for t in tensors)
         check_whole("size", size, least=0)
-        numbers = sum(t.numel() for t in tensors)
-        message = {"way": way, "messages": 1, "numbers": numbers, "bytes": size}
-        self.messages.append(message)
+        numbers = sum(prod(t.shape) for t in tensors)
+        self.counts[way].update(messages=1, numbers=numbers, bytes=size)

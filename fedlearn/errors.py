@@ -69,12 +69,8 @@ def short(value: Any) -> str:
 
 def near_names(name: Any, options: Iterable[Any]) -> str:
     """ " Did you mean 'x'?", with the options that are spelt nearly like it, or nothing."""
-    if not isinstance(name, str):
-        return ""
-    lower = {str(option).lower(): str(option) for option in options}
-    near = get_close_matches(name.lower(), lower, n=3, cutoff=0.5)
-    quoted = [repr(lower[match]) for match in near]
-    return f" Did you mean {' or '.join(quoted)}?" if near else ""
+    near = get_close_matches(str(name), map(str, options), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def pick(name: Any, options: Mapping[Any, Any], noun: str) -> Any:

@@ -74,15 +74,13 @@ def write_atomically(
 def check_writable(path: str | Path) -> Path:
     """The place of a file of that name, links followed; ``OSError`` if none can be."""
     target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file.")
     if target.exists() and not target.is_file():
-        raise OSError(f"{path} is a device or a pipe; name a file.")
+        raise OSError(f"{path} is a folder or a device; name a file.")
     nearest = target
     while not nearest.exists():
         nearest = nearest.parent
     if nearest != target and not nearest.is_dir():
-        raise NotADirectoryError(f"{path} cannot be written: {nearest} is no folder.")
+        raise OSError(f"{path} cannot be written: {nearest} is no folder.")
     if not os.access(nearest, os.W_OK):
-        raise PermissionError(f"{path} cannot be written: {nearest} is read-only.")
+        raise OSError(f"{path} cannot be written: {nearest} is read-only.")
     return target

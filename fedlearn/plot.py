@@ -2,7 +2,6 @@
 markers and dashes, so that a figure can be read in grey, too."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ with extra("plot"):
     import matplotlib.pyplot as plt
     from matplotlib import ticker
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, in an order whose grey values alternate
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
@@ -38,6 +36,7 @@ LOOKS = {
     "signsgd": 4,
     "qsgd": 5,
 }
+IMAGES = dict.fromkeys(("png", "jpg", "pdf", "svg"))  # the types of files
 AXES = {
     "rounds": "round",
     "bytes": "bytes up and down, all clients",
@@ -78,15 +77,10 @@ def styles(names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def check_image(path: str | Path) -> None:
-    """``ValueError`` unless the name ends as an image's does."""
-    types = Figure().canvas.get_supported_filetypes()
-    pick(Path(path).suffix.lstrip("."), types, "image type")
-
-
-def axes(size: tuple[float, float] = (5.2, 3.2)) -> Axes:
-    """The axes of a new figure."""
-    _, ax = plt.subplots(figsize=size, layout="constrained")
+def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes:
+    """These axes, or those of a new figure."""
+    if ax is None:
+        _, ax = plt.subplots(figsize=size, layout="constrained")
     return ax
 
 
@@ -132,7 +126,7 @@ def compare(
     groups = _groups(histories, column)
     xlabel = pick(against, AXES, "axis")
     labels = labels or [group[0].method for group in groups]
-    ax = axes() if ax is None else ax
+    ax = axes(ax)
     for group, label, style in zip(groups, labels, styles(labels), strict=True):
         values = np.stack([getattr(h, column).astype(float) for h in group])
         measured = ~np.isnan(values[0])

@@ -223,7 +223,8 @@ def compare(words: Words, several: bool = True) -> None:
         from .. import plot
 
         axes = plot.compare(labels.values(), words.against, labels=list(labels))
-        axes.figure.savefig(words.plot, dpi=150)
+        figure: Any = axes.figure
+        figure.savefig(words.plot, dpi=150)
     for path in checkpoints:
         path.unlink(missing_ok=True)
 
@@ -245,9 +246,9 @@ def check_files(words: Words, runs: list[Experiment]) -> list[Path]:
     for path in filter(None, paths):
         check_writable(path)
     if words.plot:
-        from ..plot import check_image
+        from ..plot import IMAGES
 
-        check_image(words.plot)
+        pick(Path(words.plot).suffix[1:], IMAGES, "image type")
     return checkpoints
 
 

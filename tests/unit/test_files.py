@@ -28,15 +28,15 @@ def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
 
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").touch()
-    for name, error in ((".", IsADirectoryError), ("file/a", NotADirectoryError)):
-        with pytest.raises(error, match="folder"):
+    for name in (".", "file/a"):
+        with pytest.raises(OSError, match="folder"):
             check_writable(tmp_path / name)
     with pytest.raises(OSError, match="device"):
         check_writable("/dev/null")
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     if os.getuid():  # root may write anywhere
-        with pytest.raises(PermissionError, match="is read-only"):
+        with pytest.raises(OSError, match="is read-only"):
             check_writable(locked / "a.json")
     assert check_writable(tmp_path / "new" / "a.json") == Path(
         tmp_path / "new" / "a.json"

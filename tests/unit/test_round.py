@@ -238,7 +238,7 @@ def test_a_history_goes_to_json_and_pandas_and_back(tmp_path):
     "damage",
     [
         lambda d: json.dumps(d)[:-9],
-        lambda d: json.dumps(d | {"rows": d["rows"][::-1]}),
+        lambda d: json.dumps(d | {"rows": 3}),
         lambda d: json.dumps(d | {"meta": 3}),
     ],
 )
