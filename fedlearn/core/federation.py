@@ -21,8 +21,6 @@ Read in this order: ``Server``, ``Client``, ``OneByOne``, ``Exchange``, ``one_ro
 """
 
 import copy
-import math
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -213,25 +211,7 @@ class Server(Side):
 
     def evaluate(self, t: int, state: State, ask: "Exchange") -> Row:
         """Accuracy, loss and the task's other metrics of the state after round ``t``."""
-        row = self.task.evaluate(self.hold(t, state.weights))
-        if "personal" in self.task.metrics:
-            row["personal"] = self.own_accuracies(t + 1, state, ask)
-        return row
-
-    def own_accuracies(
-        self, t: int, state: State, ask: "Exchange"
-    ) -> list[float | None]:
-        """Each client's accuracy on its own test samples, if it trained in round ``t``."""
-        state = State(state.weights, dict(state.memory))  # a link may write to memory
-        send = partial(self.send, t, state=state, last_seen=ask.last_seen, coded={})
-        everybody = range(self.task.clients)
-        answers = ask(everybody, lambda k: send(k)[0], read_accuracy, EVALUATE)
-        accuracies = {}
-        try:
-            accuracies.update(answers)
-        except Diverged as error:  # the message cannot be made
-            ask.row["unevaluated"] |= dict.fromkeys(everybody, str(error))
-        return [accuracies.get(k) for k in everybody]
+        return self.task.evaluate(self.hold(t, state.weights))
 
     def network(self, t: int, state: State) -> torch.nn.Module:
         """The trained network, in evaluation mode."""
@@ -255,8 +235,6 @@ class Client(Side):
         self, t: int, client: int, question: str, data: bytes, memory: Tensors
     ) -> bytes:
         """The answer to a question of round ``t``. ``EVALUATE`` must change no memory."""
-        if question == EVALUATE:
-            return self.show(t, client, data, memory)
         if question != TRAIN:
             raise WireError(
                 f"A client of {self.method.name} cannot answer {question!r}."
@@ -288,23 +266,9 @@ class Client(Side):
         n = self.task.sizes[ctx.client]
         return pack(Message(UP, ctx.round, ctx.client, n, sections), self.up)
 
-    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
-        """The accuracy on the client's own test samples, if it trained in round t + 1."""
-        ctx = self.download(t + 1, client, data, dict(memory))
-        local.train(self.hold(t + 1, ctx.start), self.method, ctx, self.settings)
-        return struct.pack("<d", self.task.own_accuracy(self.net, client))
-
 
 Method.server_class = Server
 Method.client_class = Client
-
-
-def read_accuracy(client: int, data: bytes) -> float | None:
-    """The number that ``Client.show`` sent; None for NaN."""
-    if len(data) != 8:
-        raise WireError(f"Client {client} sent no accuracy.")
-    value = struct.unpack("<d", data)[0]
-    return value if math.isfinite(value) else None
 
 
 def buffer_bytes(sections: Mapping[str, Any], schema: Schema) -> int:

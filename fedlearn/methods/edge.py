@@ -106,7 +106,11 @@ class PersonalServer(PersonalSide, Server):
 class PersonalClient(PersonalSide, Client):
     """A client that goes on from its own network ("own/..." in its memory)."""
 
-    def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
+    def answer(
+        self, t: int, client: int, question: str, data: bytes, memory: Tensors
+    ) -> bytes:
+        if question != EVALUATE:
+            return super().answer(t, client, question, data, memory)
         self.question(client).read(DOWN, t, client, data)
         w_k = {n: memory[f"own/{n}"] for n in self.initial if f"own/{n}" in memory}
         return self.personal().write(UP, t, client, w_k, self.task.sizes[client])

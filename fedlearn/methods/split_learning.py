@@ -86,13 +86,6 @@ class SplitServer(Messages, Server):
         self.tensors = state_of(self.net)
         self.initial = {name: w.clone() for name, w in self.tensors.items()}
 
-    def validate(self) -> None:
-        if "personal" in self.task.metrics:
-            raise ValueError(
-                "In split learning no client has a network of its own: leave the metric "
-                "personal out."
-            )
-
     def round(self, t: int, state: State, ask: Any) -> State:
         weights = dict(state.weights)
         for k in self.participants(t):

@@ -23,7 +23,6 @@ from .metrics import (
     Seen,
     find_metrics,
     measured,
-    per_client,
     refuse_without_owners,
 )
 
@@ -145,12 +144,6 @@ class Task:
         """What metrics see."""
         y = self.test[1].cpu()
         return Seen(predictions, y, self.owners, self.held, self.right)
-
-    def own_accuracy(self, net: nn.Module, client: int) -> float:
-        """A client's network's accuracy on its own test samples, NaN without any."""
-        predictions: ByClient = {}
-        self.evaluate(net, client, predictions)
-        return per_client(self.seen(predictions))[client]
 
     @cached_property
     def held(self) -> Tensor:

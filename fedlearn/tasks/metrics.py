@@ -109,16 +109,6 @@ def worst_client(seen: Seen) -> float:
     return _lowest(per_client(seen))
 
 
-def personal(seen: Seen) -> list[float]:
-    """For each client the accuracy of a network of its own on its own test samples: of the one that
-    it keeps (``local``, FedGKT), or that it would have after the next local training. To send what
-    clients train from counts as bytes of evaluation."""
-    alone = None not in seen.predictions
-    return (
-        per_client(seen) if alone else [math.nan] * len(seen.held)
-    )  # the server asks for them
-
-
 def per_class_mix(seen: Seen) -> list[float]:
     """For each client the accuracy on everybody's test samples, mixed as its own training samples
     are: a class counts as much as the client holds of it. It stands in for ``per_client`` where
@@ -146,12 +136,7 @@ def _lowest(values: list[float]) -> float:
     return min((v for v in values if not math.isnan(v)), default=math.nan)
 
 
-OWNED = (
-    per_client,
-    client_spread,
-    worst_client,
-    personal,
-)  # of test samples that have owners
+OWNED = per_client, client_spread, worst_client  # of test samples that have owners
 MIXED = per_class_mix, worst_class_mix  # in their place where they have none
 METRICS: dict[str, Metric] = {f.__name__: f for f in (per_class, *OWNED, *MIXED)}
 
