@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
     client: int
     samples: int
     update: Tensors
-    buffers: int = 0  # bytes of the message that are batch statistics
+    buffers: int = 0  # bytes of the message that are no parameters
 
 
 def batches(n: int, size: int, net: Any) -> list[tuple[int, int]]:
@@ -81,18 +81,18 @@ class Context:
     task: Any
     round: int  # 1, 2, ...
     client: Any = -1  # -1: the server
-    initial: Tensors = field(
-        default_factory=dict
-    )  # M^0, which both sides make from the seed
-    start: Tensors = field(default_factory=dict)  # the model with which training starts
-    memory: Any = field(default_factory=dict)  # what this side keeps between rounds
+    # M^0, which both sides make from the seed
+    initial: Tensors = field(default_factory=dict)
+    # the model with which training starts
+    start: Tensors = field(default_factory=dict)
+    # what this side keeps between rounds
+    memory: Any = field(default_factory=dict)
     schema: Schema = Schema({})  # what the message may hold
     settings: Settings = Settings()
     participants: tuple[int, ...] = ()  # the clients of this round, ascending
     net: Any = None  # this side's network
-    last_seen: Mapping[int, int] = field(
-        default_factory=dict
-    )  # client -> its last round
+    # at the server: client -> its last round
+    last_seen: Mapping[int, int] = field(default_factory=dict)
     lossy: frozenset[str] = frozenset()  # the tensors that the coder changes
     # at the server: client -> names of the tensors that its message should hold
     expected: Mapping[int, Iterable[str]] = field(default_factory=dict)

@@ -67,10 +67,9 @@ class Side:
         }
         # Buffers that are no part of the state, such as counts of batches and those
         # with persistent=False, begin anew at each client.
-        self.unsent: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for name, buffer in self.net.named_buffers():
-            if name not in self.tensors:
-                self.unsent.append((buffer, buffer.clone()))
+        buffers = dict(self.net.named_buffers())
+        unsent = [buffers[name] for name in buffers.keys() - self.tensors.keys()]
+        self.unsent = [(buffer, buffer.clone()) for buffer in unsent]
         self._drawn: dict[int, tuple[int, ...]] = {}
 
     @cached_property
@@ -101,7 +100,7 @@ class Side:
         return self.net
 
     def context(
-        self, t: int, client: int, schema: Schema, memory: Tensors, **more: Any
+        self, t: int, client: int, schema: Schema, memory: Tensors, **entries: Any
     ) -> Context:
         """What a part may know in round ``t``."""
         return Context(
@@ -114,7 +113,7 @@ class Side:
             settings=self.settings,
             participants=self.participants(t),
             net=self.net,
-            **more,
+            **entries,
         )
 
 
@@ -153,7 +152,7 @@ class Server(Side):
         last_seen: Mapping[int, int] = {},
         coded: dict | None = None,
     ) -> tuple[bytes, int]:
-        """The message to one client, and how many of its bytes are batch statistics.
+        """The message to one client, and how many of its bytes are buffers.
 
         ``coded`` holds the bodies of other clients' messages by their group.
         """
@@ -272,7 +271,8 @@ Method.client_class = Client
 
 
 def buffer_bytes(sections: Mapping[str, Any], schema: Schema) -> int:
-    """How many bytes of a message are batch statistics rather than parameters."""
+    """How many bytes of a message are no parameters: batch statistics, and what the
+    steps of a link add."""
     return sum(len(sections[name]) for name in sections.keys() & schema.buffers)
 
 
@@ -356,7 +356,7 @@ class Exchange:
         """Ask each client, and yield ``read(k, answer)`` for each answer.
 
         ``write(k)`` is the message to client k, or the message and how many of its bytes
-        are batch statistics. A ``WireError`` of ``read`` refuses the client.
+        are buffers. A ``WireError`` of ``read`` refuses the client.
         """
         way = "bytes_evaluation" if question == EVALUATE else "bytes"
         refused = "unevaluated" if question == EVALUATE else "refused"
@@ -509,9 +509,9 @@ def run(
         local.threads(threads, precision),
         connect(engine, client, threads) as clients,
     ):
-        about = describe(method, task, settings, threads)
-        about |= {"engine": clients.about, "network": digest(server.net)}
-        history = History(method.name, about)
+        head = describe(method, task, settings, threads)
+        head |= {"engine": clients.about, "network": digest(server.net)}
+        history = History(method.name, head)
         state = server.start()
         if checkpoint is not None:
             saved = checkpoints.resume(
@@ -573,13 +573,12 @@ def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
 
     live = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(
+        desc=name,
         initial=done,
         total=rounds,
-        desc=name,
-        unit="round",
         leave=False,
-        disable=not (live if show is None else show),
         mininterval=0.1 if live else 10.0,
+        disable=not (live if show is None else show),
     )
 
 

@@ -105,7 +105,8 @@ class Link(Part):
         for step in steps:
             part = self._checked(step)
             self.makes = part.makes or self.makes
-        self.told = any(type(step).sent is not Step.sent for step in steps)
+        # whether a step is told what the receiver will decode
+        self.reports = any(type(step).sent is not Step.sent for step in steps)
 
     def _checked(self, step: Any) -> Any:
         """The step, or the coder in it, if it can take what the steps before it make."""
@@ -126,8 +127,8 @@ class Link(Part):
         return part
 
     def __repr__(self) -> str:
-        shown = self.steps[:-1] if self.code == Code() else self.steps
-        return f"{type(self).__name__}({', '.join(map(repr, shown))})"
+        steps = self.steps[:-1] if self.code == Code() else self.steps
+        return f"{type(self).__name__}({', '.join(map(repr, steps))})"
 
     def __eq__(self, other: object) -> bool:
         return repr(self) == repr(other)
@@ -136,7 +137,10 @@ class Link(Part):
         return hash(repr(self))
 
     def schema(self, net: nn.Module) -> Schema:
-        """What a message may hold. Buffers are the tensors that no gradient moves."""
+        """What a message may hold.
+
+        Buffers are the tensors that no gradient moves, and those that a step adds.
+        """
         shapes = {name: tuple(t.shape) for name, t in state_of(net).items()}
         trained = {name for name, p in net.named_parameters() if p.requires_grad}
         buffers = shapes.keys() - trained
@@ -150,15 +154,25 @@ class Link(Part):
         """The sender: tensors -> coded sections."""
         coders = self._coders(ctx)
         ctx.lossy = frozenset(ctx.schema.shapes) - frozenset(coders.get(DENSE, ()))
-        passed = []
+        outputs = []
         for step in self.steps[:-1]:
             x = step.encode(x, ctx)
-            passed.append((step, x))
+            outputs.append(x)
         unknown = x.keys() - ctx.schema.shapes.keys()
         if unknown:
-            raise ValueError(
-                f"Not in the schema of {self!r}: {', '.join(sorted(unknown))}."
-            )
+            raise ValueError(f"Not in the schema of {self!r}: {sorted(unknown)}.")
+        sections = self._sections(x, coders, ctx)
+        if self.reports:
+            decoded = self.read(sections, ctx)
+            sent = {name: t.to(x[name].device) for name, t in decoded.items()}
+            for step, output in zip(self.steps[-2::-1], outputs[::-1], strict=True):
+                step.sent(output, sent, ctx)
+        return sections
+
+    def _sections(
+        self, x: Tensors, coders: dict[Coder, list[str]], ctx: Context
+    ) -> Sections:
+        """Each tensor through its coder."""
         sections: Sections = {}
         for coder, names in coders.items():
             names = [name for name in names if name in x]
@@ -166,17 +180,12 @@ class Link(Part):
                 coded = write_floats([x[name] for name in names], coder.dtype)
                 sections.update(zip(names, coded, strict=True))
                 continue
-            draws = (
-                [self._generator("coder", ctx)] if isinstance(coder, Stochastic) else []
-            )
+            draws = []
+            if isinstance(coder, Stochastic):
+                draws = [self._generator("coder", ctx)]
             for name in names:
                 shared = self._shared(coder, name, ctx)
                 sections[name] = coder.encode(x[name], *draws, *shared)
-        if self.told:
-            decoded = self.read(sections, ctx)
-            sent = {name: t.to(x[name].device) for name, t in decoded.items()}
-            for step, made in reversed(passed):
-                step.sent(made, sent, ctx)
         return sections
 
     def read(self, sections: Sections, ctx: Context) -> Tensors:
@@ -187,9 +196,8 @@ class Link(Part):
             shapes = [ctx.schema.shapes[name] for name in names]
             if type(coder) is Dense:
                 coded = [sections[name] for name in names]
-                x.update(
-                    zip(names, read_floats(coded, shapes, coder.dtype), strict=True)
-                )
+                tensors = read_floats(coded, shapes, coder.dtype)
+                x.update(zip(names, tensors, strict=True))
                 continue
             for name, shape in zip(names, shapes, strict=True):
                 shared = self._shared(coder, name, ctx)

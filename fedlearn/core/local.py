@@ -239,8 +239,7 @@ class Named(Model):
     shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        named = self.network is None or isinstance(self.network, str)
-        if not named and not callable(self.network):
+        if not (isinstance(self.network, str | None) or callable(self.network)):
             raise ValueError(
                 "A network is a name, a function (shape, classes) -> module, or None for "
                 f"the task's own, not {self.network!r}."

@@ -1,17 +1,16 @@
 """How is a local step taken?"""
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..errors import check_number
 from ..wire.base import brief
 from .context import Context, Part
 
 Params = list[torch.Tensor]
+Moments = dict[str, Any]  # what an optimiser keeps from step to step
 
 
 class Optimizer(Part):
@@ -21,36 +20,37 @@ class Optimizer(Part):
     tensor for each parameter; other entries must stay as ``init`` made them.
     """
 
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> Moments:
         """The state with which local training begins."""
         return {}
 
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
+    def step(self, params: Params, grads: Params, state: Moments) -> None:
         """Change the parameters, and the state, in place."""
         raise NotImplementedError
 
 
-def decay_positions(net: nn.Module) -> tuple[int, ...]:
-    """The positions of the trained parameters that weight decay is for if it spares vectors.
+def decay_positions(params: Params, ctx: Context, spare: bool) -> tuple[int, ...]:
+    """The positions of the parameters that weight decay is for.
 
-    A layer whose ``decays`` is True is not spared.
+    ``spare`` leaves out vectors, but not those of a layer whose ``decays`` is True.
     """
+    if not spare:
+        return tuple(range(len(params)))
     scales: set[int] = set()
-    for module in net.modules():
+    for module in ctx.net.modules():
         if getattr(module, "decays", False):
             scales.update(id(p) for p in module.parameters())
-    params = [p for p in net.parameters() if p.requires_grad]
-    return tuple(i for i, p in enumerate(params) if p.dim() > 1 or id(p) in scales)
+    trained = [p for p in ctx.net.parameters() if p.requires_grad]
+    wide = [p.dim() > 1 or id(p) in scales for p in trained]
+    return tuple(i for i, decays in enumerate(wide) if decays)
 
 
-def decayed(
-    grads: Params, params: Params, rate: float, only: Collection[int] | None
-) -> Params:
-    """g + rate w, for the parameters at the positions ``only``, or for all (None)."""
-    new = list(grads)
-    for i in range(len(params)) if only is None else only:
-        new[i] = grads[i].add(params[i], alpha=rate)
-    return new
+def decayed(grads: Params, params: Params, rate: float, state: Moments) -> Params:
+    """g + rate w for the parameters that weight decay is for, g for the others."""
+    grads = list(grads)
+    for i in state["decayed"]:
+        grads[i] = grads[i].add(params[i], alpha=rate)
+    return grads
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,17 @@ class SGD(Optimizer):
         if self.nesterov and not self.momentum:
             raise ValueError(f"Nesterov's momentum needs momentum > 0, not {self}.")
 
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        rate = max(self.lr * self.decay ** (ctx.round - 1), self.floor)
-        return {
-            "lr": rate,
-            "velocity": [torch.zeros_like(p) for p in params]
-            if self.momentum
-            else None,
-            "only": decay_positions(ctx.net) if self.spare else None,
-        }
+    def init(self, params: Params, ctx: Context) -> Moments:
+        state: Moments = {}
+        state["lr"] = max(self.lr * self.decay ** (ctx.round - 1), self.floor)
+        state["decayed"] = decay_positions(params, ctx, self.spare)
+        if self.momentum:
+            state["velocity"] = [torch.zeros_like(p) for p in params]
+        return state
 
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
+    def step(self, params: Params, grads: Params, state: Moments) -> None:
         if self.weight_decay:
-            grads = decayed(grads, params, self.weight_decay, state["only"])
+            grads = decayed(grads, params, self.weight_decay, state)
         if self.momentum:
             velocity = state["velocity"]
             torch._foreach_mul_(velocity, self.momentum)
@@ -172,44 +170,42 @@ class Adam(Optimizer):
         check_number("eps", self.eps, above=0)
         check_number("weight_decay", self.weight_decay, least=0)
 
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        moments = ["m", "v", "highest"] if self.amsgrad else ["m", "v"]
-        state: dict[str, Any] = {}
-        for name in moments:
+    def init(self, params: Params, ctx: Context) -> Moments:
+        state: Moments = {}
+        state["decayed"] = decay_positions(params, ctx, self.spare)
+        for name in ("m", "v", "highest") if self.amsgrad else ("m", "v"):
             state[name] = [torch.zeros_like(p) for p in params]
         # 1 - beta^t, grown like the moments: c <- beta c + (1 - beta), for each client
-        clients = len(ctx.client) if ctx and isinstance(ctx.client, list) else 1
+        clients = len(ctx.client) if isinstance(ctx.client, list) else 1
         for name in ("c1", "c2"):
             state[name] = []
             for p in params:
-                shape = (clients,) + (1,) * p.dim()
+                shape = (clients, *[1] * p.dim())
                 state[name].append(p.new_zeros(shape[: p.dim()]))
-        state["only"] = decay_positions(ctx.net) if self.spare else None
         return state
 
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
-        only = state["only"]
+    def step(self, params: Params, grads: Params, state: Moments) -> None:
         if self.decoupled:
-            some = params if only is None else [params[i] for i in only]
-            torch._foreach_mul_(some, 1 - self.lr * self.weight_decay)
+            weights = [params[i] for i in state["decayed"]]
+            torch._foreach_mul_(weights, 1 - self.lr * self.weight_decay)
         elif self.weight_decay:
-            grads = decayed(grads, params, self.weight_decay, only)
+            grads = decayed(grads, params, self.weight_decay, state)
         torch._foreach_add_(params, self._direction(grads, state), alpha=-self.lr)
 
-    def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
+    def _direction(self, grads: Params, state: Moments) -> Params:
         """m / (sqrt(v) + eps), both moments corrected for their start."""
-        self._average(state["m"], state["c1"], grads, self.beta1)
-        self._average(
-            state["v"], state["c2"], torch._foreach_mul(grads, grads), self.beta2
-        )
+        m = state["m"]
         v = state["v"]
+        c1 = state["c1"]
+        c2 = state["c2"]
+        self._average(m, c1, grads, self.beta1)
+        self._average(v, c2, torch._foreach_mul(grads, grads), self.beta2)
         if self.amsgrad:
             torch._foreach_maximum_(state["highest"], v)
             v = state["highest"]
-        root = torch._foreach_sqrt(torch._foreach_div(v, state["c2"]))
+        root = torch._foreach_sqrt(torch._foreach_div(v, c2))
         torch._foreach_add_(root, self.eps)
-        m = torch._foreach_div(state["m"], state["c1"])
-        return list(torch._foreach_div(m, root))
+        return list(torch._foreach_div(torch._foreach_div(m, c1), root))
 
     def _average(self, moment: Params, correction: Params, g: Any, beta: float) -> None:
         """moment <- beta moment + (1 - beta) g; the correction is that of g = 1."""

@@ -10,9 +10,8 @@ from ..errors import pick
 from .context import Arrival, Context, Part, Tensors
 from .links import Update
 
-Arrivals = Iterable[
-    Arrival
-]  # of one round, at least one; they may come while clients train
+# of one round, at least one; they may come while clients train
+Arrivals = Iterable[Arrival]
 
 
 class Aggregator(Part):
@@ -54,13 +53,12 @@ class Mean(Aggregator):
         else:  # outside of a round the arrivals themselves say what has come
             arrivals = list(arrivals)
             senders = [(a.samples, a.update) for a in arrivals]
-        totals: Counter[str] = (
-            Counter()
-        )  # of each tensor, the weight of all its senders
+        # of each tensor, the weight of all its senders, and of those that came
+        totals: Counter[str] = Counter()
+        came: Counter[str] = Counter()
         for samples, names in senders:
             totals.update(dict.fromkeys(names, self._weight(samples)))
         new = {name: w.clone() for name, w in state.items()}
-        came: Counter[str] = Counter()
         for a in arrivals:
             weight = self._weight(a.samples)
             came.update(dict.fromkeys(a.update, weight))
@@ -70,10 +68,9 @@ class Mean(Aggregator):
             for p, names in shares.items():
                 updates = [a.update[name].to(new[name].device) for name in names]
                 torch._foreach_add_([new[name] for name in names], updates, alpha=p)
+        # where an answer was refused, the others count for more
         for name in came:
-            if (
-                came[name] != totals[name]
-            ):  # an answer was refused: the others count for more
+            if came[name] != totals[name]:
                 change = (new[name] - state[name]) * (totals[name] / came[name])
                 new[name] = state[name] + change
         return new
