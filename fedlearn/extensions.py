@@ -24,6 +24,8 @@ def find(name: Any, options: Mapping[str, Any], noun: str) -> Any:
     if not (isinstance(name, str) and ":" in name):
         return pick(name, options, noun)
     place, _, attribute = name.rpartition(":")
+    if place.endswith(".py") and not Path(place).is_file():
+        raise ValueError(f"There is no file {place}.")
     try:
         module = load_file(Path(place)) if place.endswith(".py") else load_module(place)
     except Exception as error:

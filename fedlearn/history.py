@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # the two accuracies of a run; the second is the mean of the tests in that quarter
 MEASURES = ("last test", "last quarter")
 JUMP = 3.0  # times the lowest loss before
-# those that a run has whatever its method and its task's metrics
+# the columns of every run
 COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
     bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated

@@ -65,11 +65,10 @@ class Side:
             name: t.clone(memory_format=torch.contiguous_format)
             for name, t in self.tensors.items()
         }
-        # Buffers that are no part of the state, such as counts of batches and those
-        # with persistent=False, begin anew at each client.
+        # buffers that are no part of the state, such as counts of batches and those
+        # with persistent=False
         buffers = dict(self.net.named_buffers())
-        unsent = [buffers[name] for name in buffers.keys() - self.tensors.keys()]
-        self.unsent = [(buffer, buffer.clone()) for buffer in unsent]
+        self.unsent = [buffers[name] for name in buffers.keys() - self.tensors.keys()]
         self._drawn: dict[int, tuple[int, ...]] = {}
 
     @cached_property
@@ -94,8 +93,6 @@ class Side:
     def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
         """This side's network with these weights, as it is in round ``t``."""
         local.load(self.tensors, weights)
-        for buffer, initial in self.unsent:
-            buffer.copy_(initial)
         self.method.model.refresh(self.net, self.task, t)
         return self.net
 
@@ -239,7 +236,11 @@ class Client(Side):
                 f"A client of {self.method.name} cannot answer {question!r}."
             )
         ctx = self.download(t, client, data, memory)
-        local.train(self.hold(t, ctx.start), self.method, ctx, self.settings)
+        net = self.hold(t, ctx.start)
+        before = [buffer.clone() for buffer in self.unsent]
+        local.train(net, self.method, ctx, self.settings)
+        for buffer, value in zip(self.unsent, before, strict=True):
+            buffer.copy_(value)  # the next client begins with the same
         return self.upload(self.tensors, ctx)
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
@@ -571,7 +572,7 @@ def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:
     """A bar of text or a widget; in a log, where ``show`` is True, a line now and then."""
     from tqdm.auto import tqdm
 
-    live = sys.stderr.isatty() or "ipykernel" in sys.modules
+    live = sys.stderr.isatty() or sys.modules.get("ipykernel")
     return tqdm(
         desc=name,
         initial=done,
