@@ -142,23 +142,22 @@ def refit(
     ['accuracy', 'loss']
     """
     net = initial_network(method, task)
-    shapes = {name: t.shape for name, t in state_of(net).items()}
+    tensors = state_of(net)
+    shapes = {name: t.shape for name, t in tensors.items()}
     if {name: t.shape for name, t in state.items()} != shapes:
         raise ValueError(
             f"The state is not one of the network that {method.name} trains."
         )
-    load(state_of(net), state)
+    load(tensors, state)
     method.model.refresh(net, task, round)
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = 1.0  # the old statistics count for nothing
-    order = torch.randperm(
-        len(task.train[1]), generator=rng.generator(task.seed, "refit")
-    )
+    x, y = task.train
+    order = torch.randperm(len(y), generator=rng.generator(task.seed, "refit"))
+    rows = order[:images].sort().values.to(task.device)
     with torch.no_grad():
-        net.train()(
-            task.inputs(task.train[0][order[:images].sort().values.to(task.device)])
-        )
+        net.train()(task.inputs(x[rows]))
     return task.evaluate(net)
 
 
@@ -178,16 +177,18 @@ def threads(count: int, precision: str = "float32") -> Iterator[None]:
     """Run a block on that many CPU threads, on a GPU with TensorFloat-32 unless "float32"."""
     matmul = torch.backends.cuda.matmul
     cudnn = torch.backends.cudnn
-    before = (torch.get_num_threads(), matmul.allow_tf32, cudnn.allow_tf32)
+    threads_before = torch.get_num_threads()
+    matmul_before = matmul.allow_tf32
+    cudnn_before = cudnn.allow_tf32
     torch.set_num_threads(count)
     matmul.allow_tf32 = precision != "float32"
     cudnn.allow_tf32 = precision != "float32"
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        matmul.allow_tf32 = before[1]
-        cudnn.allow_tf32 = before[2]
+        torch.set_num_threads(threads_before)
+        matmul.allow_tf32 = matmul_before
+        cudnn.allow_tf32 = cudnn_before
 
 
 def step_work(net: nn.Module, task: Any, batch_size: int) -> int:
