@@ -22,8 +22,8 @@ from . import models, rng
 from .core import Averaging, Method
 from .core.federation import TRAIN
 from .core.method import method_of
+from .data.images import Source
 from .data.partition import Split
-from .data.sources import Source
 from .errors import check_whole, extra, pick, short
 from .extensions import find
 from .link import PRESETS, check

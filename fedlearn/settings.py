@@ -10,21 +10,6 @@ from .errors import check_number, check_whole, pick, short
 PRECISIONS = dict.fromkeys(("float32", "tf32", "bf16"))
 
 
-def kept(name: str, total: int, purpose: str, count: int | None) -> None:
-    """Refuse to keep ``count`` of a data set's ``total`` images for ``purpose``, train or test."""
-    if count is not None:
-        check_whole(f"{purpose} of {name}", count, most=total)
-
-
-def held_out(name: str, count: int) -> int:
-    """How many of ``count`` training images are held out for choices: a tenth."""
-    if count < 10:
-        raise ValueError(
-            f"{name} has {count} training images here, too few to hold a tenth out."
-        )
-    return count // 10
-
-
 def thread_count(value: object) -> None:
     """Refuse a number of CPU threads that no machine of this kind has use for."""
     if value is not None:

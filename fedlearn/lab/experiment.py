@@ -49,7 +49,7 @@ class Experiment(Settings):
         number of clients; or "users" for one client a user of the data
     partition : str
         split of the images: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE,
-        permuted, table:NAME, objects
+        permuted, table:NAME
     network : str, optional
         a network of fedlearn.models, or your own function (shape, classes) -> module:
         mine.py:name or module:name; by default the data set's own
@@ -57,7 +57,7 @@ class Experiment(Settings):
         crop or flip; for detection and segmentation flip
     metrics : tuple of str
         further measures of the test set: per_class; per_class_iou of masks,
-        per_class_ap of boxes; per_client, client_spread, worst_client, personal of
+        per_class_ap of boxes; per_client, personal of
         clients' own test samples; per_class_mix, worst_class_mix without them; or your
         own, mine.py:name
     train : int, optional
