@@ -34,7 +34,7 @@ ByClient = dict[int | None, Any]  # by client, or under None one for all
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What a metric sees of a test set."""
+    """The input of a metric: predictions for a test set, its labels and owners."""
 
     predictions: ByClient  # of clients with a network or a view of their own, or of all
     labels: Tensor  # [n], or of pixels [n, height, width]; void is no class
@@ -182,7 +182,7 @@ class Task:
     are, mostly uint8, and are normalised when they are used.
 
     ``train`` and ``test`` are x [n, channels, height, width] and y [n, ...]: labels, or
-    whatever the task's ``loss`` and ``score`` take. ``owners`` is the client of each
+    another input of ``loss`` and ``score``. ``owners`` is the client of each
     test sample, int64 [n], -1 for none; None if the data do not say. With
     ``validation`` the test samples are a tenth of the training samples, on which nobody
     trains.
@@ -210,7 +210,7 @@ class Task:
     batch: ClassVar[int] = 512  # of evaluation
     meta: ClassVar[dict[str, str]] = {}  # further entries of ``describe``
 
-    # Kinds of task differ in:
+    # Kinds of tasks override:
 
     def loss(self, outputs: Any, y: Tensor) -> Tensor:
         """The mean of a batch's losses, for each leading client: outputs of a network
@@ -249,7 +249,7 @@ class Task:
         mean, std = self.statistics
         return (self.permute(x, client) - mean) / std
 
-    # They share:
+    # All kinds share:
 
     def predict(self, net: nn.Module, x: Any) -> Any:
         """A network's answers to samples in the form of the data, such as classes or

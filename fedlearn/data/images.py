@@ -42,12 +42,12 @@ LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """What a task takes: samples and their y, to train and to test.
+    """The input of a task: samples and their y, to train and to test.
 
     Samples are uint8 or float32 [n, channels, height, width]; vectors are [n, 1, 1,
-    features]. y is a label for each, int64 [n], or whatever a task's loss takes. mean
-    and std are of the raw training values, for each channel, or for each feature of
-    vectors."""
+    features]. y is a label for each, int64 [n], or another input of the task's loss.
+    mean and std are those of the raw training values, for each channel, or for each
+    feature of vectors."""
 
     name: str
     train_x: torch.Tensor
@@ -182,7 +182,7 @@ def _find(name: str) -> Path | None:
 
 
 def available(name: str) -> bool:
-    """Is there a copy on this machine? Never asks the network and reads no image."""
+    """Whether this machine has a copy; the network is not asked, and no image read."""
     return _find(name) is not None
 
 

@@ -391,8 +391,8 @@ def _differs(value: Any, other: Any) -> bool:
 
 
 def _inside(dataset: Any, labelled: bool = True) -> Iterator[tuple[Any, bool]]:
-    """The data sets that wrappers are made of, each with whether the items have its
-    labels: PyTorch's own wrappers keep them, others may change them."""
+    """The data sets inside wrappers, each with a mark whether the items have its labels:
+    PyTorch's wrappers keep labels, others may change them."""
     several = hasattr(dataset, "datasets")
     if hasattr(dataset, "classes") or not (several or hasattr(dataset, "dataset")):
         yield dataset, labelled
@@ -418,7 +418,7 @@ def _class_names(dataset: Any, keys: tuple | None) -> tuple:
             f"The parts of a data set have different classes, {short(sorted(options))}: "
             "fl.data.clients matches those of several data sets by their names."
         )
-    return options.pop()
+    return options.pop() if options else ()
 
 
 def _check_files(dataset: Any) -> None:
@@ -503,7 +503,7 @@ def split_off(groups: np.ndarray, test: float) -> np.ndarray:
 def _source(
     name: str, train: Part, test: Any, order: Sequence = (), **fields: Any
 ) -> Source:
-    """The data to train and to test. ``order``: of the users, if they are in one."""
+    """The data to train and to test. ``order``: of the users, if the data have one."""
     if isinstance(test, Part):
         check_scale("The test set", test.x, "the training set", train.x)
         check_kind("The test set", test.y, "the training set", train.y)
