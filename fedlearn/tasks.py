@@ -515,7 +515,8 @@ class Task:
                 "train nor validation goes with it: clients=10 deals samples out anew."
             )
         else:
-            clients, partition = assigned.clients, assigned
+            clients = assigned.clients
+            partition = assigned
             if assigned.owner is source.users and source.test_users is not None:
                 owners = torch.as_tensor(source.test_users)
         for metric in OWNED:

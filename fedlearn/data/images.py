@@ -7,6 +7,7 @@ sources, licences and accepted files."""
 import gzip
 import io
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,7 +215,8 @@ def _origin(name: str) -> str:
 
 
 def _fetch(name: str) -> None:
-    """Download into the cache; torchvision compares the md5 of the files."""
+    """Download into a folder of this process, then move the set, without its archive,
+    into the cache in one step."""
     kind = facts(name).torchvision
     if kind is None:
         raise _absent(name, "has to be fetched by hand")
@@ -226,7 +229,13 @@ def _fetch(name: str) -> None:
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)  # torchvision sets none: it would wait for ever
     try:
-        getattr(datasets, kind)(CACHE, download=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=CACHE) as folder:
+            getattr(datasets, kind)(folder, download=True)
+            for path in Path(folder).iterdir():
+                if path.is_dir() and not available(name):  # else another was faster
+                    shutil.rmtree(CACHE / path.name, ignore_errors=True)
+                    path.replace(CACHE / path.name)
     except Exception as error:
         raise _absent(name, f"fetching it failed ({reason(error)})") from error
     finally:

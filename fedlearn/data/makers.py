@@ -22,8 +22,8 @@ from ..errors import pick, short
 from . import images
 from .images import Source, moments
 from .values import (
+    KINDS,
     array_of,
-    check_kind,
     check_scale,
     has_transparency,
     is_deep,
@@ -173,8 +173,7 @@ def clients(
     users = []
     for client, part in parts.items():
         title = f"Client {client!r}"
-        check_scale(title, part.x, f"client {largest!r}", parts[largest].x)
-        check_kind(title, part.y, f"client {names[0]!r}", parts[names[0]].y)
+        check_alike(title, part, f"client {largest!r}", parts[largest])
         users += [client] * len(part.y)
     train = Part(
         np.concatenate([part.x for part in parts.values()]),
@@ -310,8 +309,7 @@ def _columns(frame: Any, features: Sequence) -> np.ndarray:
     absent = [column for column in features if column not in frame.columns]
     if absent:
         raise ValueError(f"The table has no columns {short(absent)}.")
-    kinds = [getattr(frame[column].dtype, "kind", "O") for column in features]
-    texts = [c for c, kind in zip(features, kinds, strict=True) if kind not in "buif"]
+    texts = [column for column in features if frame[column].dtype.kind not in "buif"]
     if texts:
         raise ValueError(
             f"Features are numbers, unlike the columns {short(texts)}: read decimal "
@@ -431,13 +429,14 @@ def _check_files(dataset: Any) -> None:
 
     for path, _ in getattr(dataset, "samples", ()):
         with Image.open(path) as picture:
-            deep, clear = is_deep(picture), has_transparency(picture)
+            deep = is_deep(picture)
+            transparent = has_transparency(picture)
         if deep:
             raise ValueError(
                 f"{path} has 16 bits or more a pixel, of which torchvision's loader "
                 "keeps 8: say loader=PIL.Image.open to its data set."
             )
-        if clear:
+        if transparent:
             warnings.warn(
                 "torchvision's loader leaves out the transparency of images: "
                 "loader=PIL.Image.open refuses it.",
@@ -465,6 +464,18 @@ def _entry(entry: Any, channels: str | None, keys: tuple | None) -> Part:
     if pair:
         return _samples(*entry, channels=channels)
     return _items(entry, channels, keys)
+
+
+def check_alike(title: str, part: Part, other_title: str, other: Part) -> None:
+    """``ValueError`` if two parts differ in the form of samples or the kind of
+    labels."""
+    check_scale(title, part.x, other_title, other.x)
+    kind, other_kind = KINDS[part.y.dtype.kind], KINDS[other.y.dtype.kind]
+    if kind != other_kind:
+        raise ValueError(
+            f"{title} has labels that are {kind}, {other_title} {other_kind}: labels "
+            "are all of one kind."
+        )
 
 
 def _common_names(parts: list[Part]) -> tuple:
@@ -505,8 +516,7 @@ def _source(
 ) -> Source:
     """The data to train and to test. ``order``: of the users, if the data have one."""
     if isinstance(test, Part):
-        check_scale("The test set", test.x, "the training set", train.x)
-        check_kind("The test set", test.y, "the training set", train.y)
+        check_alike("The test set", test, "the training set", train)
         foreign = sorted({*test.y.tolist()} - {*train.y.tolist()})
         if foreign:
             warnings.warn(

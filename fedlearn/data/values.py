@@ -221,15 +221,6 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
         )
 
 
-def check_kind(title: str, y: np.ndarray, other_title: str, other: np.ndarray) -> None:
-    """``ValueError`` if two sets of labels are of two kinds."""
-    if y.dtype.kind != other.dtype.kind:
-        raise ValueError(
-            f"{title} has labels that are {KINDS[y.dtype.kind]}, {other_title} "
-            f"{KINDS[other.dtype.kind]}: labels are all of one kind."
-        )
-
-
 # ---- labels and users
 
 

@@ -184,20 +184,22 @@ def test_damaged_copies_are_named(empty, name, file, harm, says):
         images.load(name)
 
 
-def test_a_download_that_fails_and_one_that_does_not(empty, monkeypatch):
+def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "0")
+    # what a broken-off download has left
+    (empty / "cache" / "MNIST" / "raw").mkdir(parents=True)
 
-    def fail(folder, download):
-        raise urllib.error.URLError("no route\nto host")
+    def fetch(folder, download):
+        assert not images.available("mnist") and Path(folder).parent == empty / "cache"
+        write_mnist(Path(folder) / "MNIST" / "raw", False)
+        if fails:
+            raise urllib.error.URLError("no route\nto host")
 
-    monkeypatch.setattr(datasets, "MNIST", fail)
+    monkeypatch.setattr(datasets, "MNIST", fetch)
+    fails = True
     with pytest.raises(DataError, match="no route to host"):
         images.load("mnist")
     assert not images.available("mnist")
-
-    def fetch(folder, download):
-        write_mnist(Path(folder) / "MNIST" / "raw", False)
-
-    monkeypatch.setattr(datasets, "MNIST", fetch)
+    fails = False
     assert len(images.load("mnist").train_y) == 12
     assert [path.name for path in (empty / "cache").iterdir()] == ["MNIST"]
