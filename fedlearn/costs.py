@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from . import models, rng
 from .core import TRAIN, Averaging, Method
 from .core.method import method_of
-from .data.sources import Source
+from .data.images import Source
 from .errors import check_whole, extra, pick, short
 from .extensions import find
 from .link import PRESETS

@@ -200,4 +200,4 @@ def panels(
 def label_counts(task: Task) -> np.ndarray:
     """How many training images, or objects, of each class every client holds: [clients,
     classes]."""
-    return np.asarray(task.held)
+    return np.asarray(task.class_counts)

@@ -18,7 +18,7 @@ import torch
 
 import fedlearn as fl
 from fedlearn.book.grids import chapter_file, origin
-from fedlearn.data.sources import data_path
+from fedlearn.data import data_path
 from fedlearn.files import to_json, write_text
 from fedlearn.lab import recipes
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from ..data.sources import data_path
+from ..data import data_path
 from .check import Function, Reasons, compared, drawn, generator, number, varied
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.sources import data_path
+from ..data import data_path
 from ..errors import extra
 from ..files import read_yaml, to_json, write_text
 from ..lab.experiment import Experiment

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import link
-from ..data.sources import load
+from ..data.images import load
 from ..errors import extra
 
 with extra("lesson"):

@@ -15,7 +15,7 @@ from zlib import decompress
 import numpy as np
 import torch
 
-from ..data.sources import data_path
+from ..data import data_path
 from ..seeing.scenes import SIDE
 from .check import Function, Reasons, compared, generator, number, varied
 from .grids import chapter_file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..data.sources import data_path
+from ..data import data_path
 from ..files import to_json, write_text
 from .show import Chart, Shown, chart, table
 

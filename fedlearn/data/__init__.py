@@ -1,19 +1,7 @@
-"""The data: ``makers`` make what a task takes of one's own, ``sources`` finds and loads
-a set by its name, ``partition`` says which client holds which sample."""
+"""The data: ``makers`` make what a task takes of one's own data, ``images`` finds and
+loads a set by its name, ``partition`` deals samples out to clients."""
 
-from importlib import import_module
-from typing import Any
+from .images import Source, data_path
+from .makers import arrays, clients, dataset, table
 
-_NAMES = {
-    "makers": "arrays clients dataset table",
-    "sources": "Source",
-}
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    """``arrays`` and the others, loaded when they are first asked for."""
-    if name not in _MODULES:
-        raise AttributeError(f"fl.data has no {name!r}, but {', '.join(__all__)}.")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__all__ = ["Source", "arrays", "clients", "data_path", "dataset", "table"]

@@ -1,42 +1,47 @@
 """One's own data: four makers, each for one form, which give a ``Source``.
 
-``arrays`` takes samples, ``clients`` what each client holds, ``dataset`` a map-style
+``arrays`` takes samples, ``clients`` the data of each client, ``dataset`` a map-style
 data set of torchvision, PyTorch or Hugging Face, and ``table`` a DataFrame of pandas.
-Nothing is guessed among these: ``advise`` says which maker fits data that came without
-one."""
+Nothing is guessed among these: data that came without a maker are refused, and the
+sentence names the makers."""
 
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from .. import extensions
-from ..errors import extra, pick, short
-from . import sources
-from .sources import Source, moments
+from ..errors import pick, short
+from . import images
+from .images import Source, moments
 from .values import (
-    DEEP,
+    KINDS,
     array_of,
-    check_kind,
     check_scale,
-    is_colour,
-    is_wide,
+    has_transparency,
+    is_deep,
     labels_of,
-    numbered,
+    numbers_of,
     samples_of,
-    user_numbers,
     users_of,
 )
 
-PARTS = "train training test testing val valid validation dev".split()  # no client's
-ATTEMPTS = 32  # items that are read twice, to find transforms that draw
+MAKERS = (
+    "fl.data.arrays(x, y) takes samples, fl.data.clients([(x, y), ...]) the data of "
+    "each client, fl.data.dataset(train, test) map-style data sets, such as ImageFolder "
+    "of torchvision, and fl.data.table(frame, target=...) a DataFrame, as "
+    "pandas.read_csv(path) and frame.to_pandas() make it"
+)
+PARTS = "train training test testing val valid validation dev".split()  # no clients
+NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?(\.\d+)?")  # 0.5.1: a second 0.5
+ATTEMPTS = 32  # items that are read twice, to detect random transforms
 
 
 @dataclass
@@ -46,7 +51,7 @@ class Part:
     x: np.ndarray
     y: np.ndarray
     users: list | None = None
-    names: tuple = ()  # of the classes, in their order, if that is known
+    names: tuple = ()  # of the classes in their order, if the data have it
 
     def __post_init__(self) -> None:
         for noun, column in (("labels", self.y), ("users", self.users)):
@@ -54,6 +59,13 @@ class Part:
                 raise ValueError(
                     f"There are {len(self.x)} samples, but {len(column)} {noun}."
                 )
+
+    def rows(self, chosen: np.ndarray) -> "Part":
+        """Those samples for which ``chosen``, bool [n], is true."""
+        users = self.users
+        if users is not None:
+            users = [users[i] for i in np.flatnonzero(chosen)]
+        return Part(self.x[chosen], self.y[chosen], users, self.names)
 
 
 # ---- the makers
@@ -66,7 +78,6 @@ def arrays(
     users: Any = None,
     channels: str | None = None,
     name: str = "own",
-    note: str = "",
 ) -> Source:
     """Samples with a label each, as arrays, tensors or lists.
 
@@ -81,13 +92,13 @@ def arrays(
         A share of the samples of every class (of every user, where these are named),
         which does not depend on a task's seed; or (x, y) or (x, y, users).
     users
-        Whose each sample is: whole numbers, texts or tuples [n]. Every user is then a
-        client.
+        The user of each sample: whole numbers, texts or tuples [n]. Every user is then
+        a client.
     channels
         "first" for [n, channels, height, width], "last" for [n, height, width,
         channels].
-    name, note
-        What histories call the data, and what they say besides.
+    name
+        The name of the data in histories.
 
     Returns
     -------
@@ -97,7 +108,7 @@ def arrays(
     Raises
     ------
     ValueError
-        For values that are missing, and for what is not sure.
+        For missing values, and for data that are not clear.
 
     Examples
     --------
@@ -106,15 +117,10 @@ def arrays(
     >>> data.names, tuple(data.train_x.shape)
     (('a', 'b'), (8, 1, 1, 4))
     """
-    train = Part(
-        samples_of(x, channels),
-        labels_of(y),
-        None if users is None else users_of(users),
-    )
-    if _is_pair(test, 3):
-        whose = users_of(test[2]) if len(test) == 3 else None
-        test = Part(samples_of(test[0], channels), labels_of(test[1]), whose)
-    return _source(name, train, test, note=note, channels=channels)
+    train = _samples(x, y, users, channels=channels)
+    if isinstance(test, tuple) and len(test) in (2, 3):
+        test = _samples(*test, channels=channels)
+    return _source(name, train, test, channels=channels)
 
 
 def clients(
@@ -123,9 +129,8 @@ def clients(
     channels: str | None = None,
     keys: tuple | None = None,
     name: str = "own",
-    note: str = "",
 ) -> Source:
-    """What each client holds.
+    """The data of each client.
 
     Parameters
     ----------
@@ -133,9 +138,9 @@ def clients(
         A list, or a dictionary by the clients' names, of (x, y) or of map-style data
         sets. Clients are numbered in this order.
     test
-        A share of every client's samples; or (x, y) or a map-style data set, which is
-        nobody's.
-    channels, name, note
+        A share of every client's samples; or (x, y) or a map-style data set, which
+        belongs to no client.
+    channels, name
         As of ``arrays``.
     keys
         As of ``dataset``.
@@ -149,45 +154,36 @@ def clients(
     (('ward 3', 'ward 1'), 10)
     """
     if not isinstance(data, Mapping | list) or not len(data):
-        raise ValueError(
-            "Clients are a list or a dictionary of what each holds, such as [(x, y), "
-            f"(x, y)], not {advise(data)}"
-        )
+        raise refusal("Clients are a list or a dictionary of the data of each", data)
     entries = data if isinstance(data, Mapping) else dict(enumerate(data))
-    texts = [name for name in entries if isinstance(name, str)]
-    wrong = [name for name in texts if name.strip().lower() in PARTS]
+    wrong = [key for key in entries if str(key).strip().lower() in PARTS]
     if wrong:
         raise ValueError(
             f"{short(wrong)} are parts of a data set, not clients: the makers take a "
             "test set as test=."
         )
     names = users_of(entries)
-    parts: list[Part] = []
-    reference = 0  # the client with the largest value so far
+    parts: dict[Any, Part] = {}
     for client, entry in zip(names, entries.values(), strict=True):
-        title = f"Client {client!r}"
         try:
-            part = _entry(entry, channels, keys)
+            parts[client] = _entry(entry, channels, keys)
         except ValueError as error:
-            raise ValueError(f"{title}: {error}") from error
-        parts.append(part)
-        largest = parts[reference].x
-        check_scale(title, part.x, f"client {names[reference]!r}", largest)
-        if part.x.max() > largest.max():
-            reference = len(parts) - 1
-        check_kind(title, part.y, f"client {names[0]!r}", parts[0].y)
+            raise ValueError(f"Client {client!r}: {error}") from error
+    largest = max(parts, key=lambda client: parts[client].x.max())
     users = []
-    for client, part in zip(names, parts, strict=True):
+    for client, part in parts.items():
+        title = f"Client {client!r}"
+        check_alike(title, part, f"client {largest!r}", parts[largest])
         users += [client] * len(part.y)
     train = Part(
-        np.concatenate([part.x for part in parts]),
-        np.concatenate([part.y for part in parts]),
+        np.concatenate([part.x for part in parts.values()]),
+        np.concatenate([part.y for part in parts.values()]),
         users,
-        _common_names(parts),
+        _common_names([*parts.values()]),
     )
-    if not _is_share(test):
+    if not isinstance(test, Real):
         test = _entry(test, channels, keys)
-    return _source(name, train, test, names, note=note, channels=channels)
+    return _source(name, train, test, names, channels=channels)
 
 
 def dataset(
@@ -197,7 +193,6 @@ def dataset(
     keys: tuple | None = None,
     channels: str | None = None,
     name: str = "own",
-    note: str = "",
 ) -> Source:
     """A map-style data set: it has a length, and ``train[i]`` is an image and its
     label. So are those of torchvision and of PyTorch, and with ``keys`` those of
@@ -207,16 +202,16 @@ def dataset(
     ----------
     train, test
         Such data sets; ``test`` may be a share of ``train``.
-    users, channels, name, note
+    users, channels, name
         As of ``arrays``.
     keys
-        Where an item has its image and its label, unless it is (image, label):
+        The keys of the image and of the label in an item, unless it is (image, label):
         keys=("image", "label").
 
     Raises
     ------
     ValueError
-        For a transform that draws: every run would have other images.
+        For a random transform: every run would have other images.
 
     Examples
     --------
@@ -228,9 +223,9 @@ def dataset(
     whole = _items(train, channels, keys)
     if users is not None:
         whole = Part(whole.x, whole.y, users_of(users), whole.names)
-    if not _is_share(test):
+    if not isinstance(test, Real):
         test = _items(test, channels, keys)
-    return _source(name, whole, test, note=note, channels=channels)
+    return _source(name, whole, test, channels=channels)
 
 
 def table(
@@ -239,7 +234,6 @@ def table(
     user: Any = None,
     test: Any = 0.2,
     name: str = "table",
-    note: str = "",
 ) -> Source:
     """A DataFrame of pandas, which has read the file.
 
@@ -251,11 +245,10 @@ def table(
     target
         The name of the column of labels.
     user
-        The name of the column that says whose each row is. Every user is then a client.
+        The name of the column with the user of each row. Every user is then a client.
     test
-        A share, as of ``arrays``, or a DataFrame with the same columns, which go by
-        their names.
-    name, note
+        A share, as of ``arrays``, or a DataFrame with columns of the same names.
+    name
         As of ``arrays``.
 
     Examples
@@ -269,17 +262,16 @@ def table(
     """
     check_frame(frame)
     columns = dict.fromkeys(frame.columns)
-    pick(target, columns, "column of the table")
-    if user is not None:
-        pick(user, columns, "column of the table")
+    for column in [target] if user is None else [target, user]:
+        pick(column, columns, "column of the table")
     features = [column for column in columns if column not in (target, user)]
     _check_header(frame)
     train = _rows(frame, features, target, user)
-    if not _is_share(test):
+    if not isinstance(test, Real):
         check_frame(test)
         pick(target, dict.fromkeys(test.columns), "column of the test table")
         test = _rows(test, features, target, user if user in test.columns else None)
-    return _source(name, train, test, note=note, columns=tuple(features))
+    return _source(name, train, test, columns=tuple(features))
 
 
 # ---- tables
@@ -289,8 +281,8 @@ def check_frame(frame: Any) -> None:
     """``ValueError`` unless it is a DataFrame of pandas with rows and with different
     names."""
     if not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
-        raise ValueError(f"A table is a DataFrame of pandas, not {advise(frame)}")
-    names = [*frame.columns]
+        raise refusal("A table is a DataFrame of pandas", frame)
+    names = list(frame.columns)
     if len(set(names)) < len(names) or not len(frame):
         raise ValueError(
             f"A table has rows, and columns with different names, not {len(frame)} "
@@ -299,53 +291,31 @@ def check_frame(frame: Any) -> None:
 
 
 def _check_header(frame: Any) -> None:
-    """``ValueError`` for names that a file's first row, or pandas' own row numbers,
-    have become."""
-    if "Unnamed: 0" in frame.columns:
-        raise ValueError(
-            "The column 'Unnamed: 0' has the rows' numbers: pandas.read_csv(..., "
-            "index_col=0) leaves them out."
-        )
+    """``ValueError`` for names that are a file's first row, and for row numbers."""
     texts = [column for column in frame.columns if isinstance(column, str)]
-    numbers = [number for text in texts for number in _numbers(text)]
-    fractions = any(isfinite(number) and number % 1 for number in numbers)
-    places = [
-        float(i) for i in range(frame.shape[1])
-    ]  # as pandas writes unnamed columns
-    if fractions or (len(numbers) == len(places) and numbers != places):
+    numbers = [text for text in texts if NUMBER.fullmatch(text)]
+    places = [str(i) for i in range(frame.shape[1])]  # pandas writes unnamed columns so
+    whole = len(numbers) == len(places) and numbers != places
+    if "Unnamed: 0" in texts or any("." in number for number in numbers) or whole:
         raise ValueError(
-            f"The columns' names are numbers, {short([*frame.columns])}: has the file "
-            "a header? If not, pandas.read_csv(..., header=None) keeps its first row; "
-            "if so, frame.rename(columns='x{}'.format) makes names of them."
+            f"The columns {short(texts)} have no header: pandas.read_csv(..., "
+            "header=None) reads a file without names, index_col=0 a file with row "
+            "numbers, and frame.rename(columns='x{}'.format) makes names of numbers."
         )
 
 
-def _numbers(name: str) -> list[float]:
-    """The number that a name looks like, or none."""
-    try:
-        return [float(name)]
-    except ValueError:
-        first, _, copy = name.rpartition(".")  # pandas writes 0.5.1 for a second 0.5
-        return _numbers(first) if copy.isdigit() else []
-
-
-def columns_of(frame: Any, features: Sequence) -> np.ndarray:
+def _columns(frame: Any, features: Sequence) -> np.ndarray:
     """The columns of features as float64 [n, features], by their names."""
-    lacking = [c for c in features if c not in frame.columns]
-    if lacking:
-        raise ValueError(f"The table has no columns {short(lacking)}.")
-    kinds = {c: getattr(frame[c].dtype, "kind", "O") for c in features}
-    texts = [c for c in features if kinds[c] not in "buif"]
+    absent = [column for column in features if column not in frame.columns]
+    if absent:
+        raise ValueError(f"The table has no columns {short(absent)}.")
+    texts = [column for column in features if frame[column].dtype.kind not in "buif"]
     if texts:
-        first = frame[texts[0]].astype(str)
-        remedy = "leave them out, or make numbers of them (pandas.get_dummies, astype)"
-        if first.str.fullmatch(r"[-+\d\s.]*\d,\d[\d.,]*").any():
-            remedy = (
-                "they have decimal commas or thousands, which pandas.read_csv(..., "
-                "decimal=',') or thousands=',' reads"
-            )
         raise ValueError(
-            f"Features are numbers, unlike the columns {short(texts)}: {remedy}."
+            f"Features are numbers, unlike the columns {short(texts)}: read decimal "
+            "commas or thousands by pandas.read_csv(..., decimal=',', thousands='.'), "
+            "else leave the columns out, or make numbers of them (astype, "
+            "pandas.get_dummies)."
         )
     return frame[[*features]].to_numpy(float, na_value=np.nan)
 
@@ -353,21 +323,9 @@ def columns_of(frame: Any, features: Sequence) -> np.ndarray:
 def _rows(frame: Any, features: list, target: Any, user: Any) -> Part:
     if not features:
         raise ValueError(f"The table has no column of features besides {target!r}.")
-    x = samples_of(columns_of(frame, features), columns=features)
-    y = labels_of(_filled(frame, target))
-    return Part(x, y, None if user is None else users_of(_filled(frame, user)))
-
-
-def _filled(frame: Any, column: Any) -> list:
-    """The values of a column without gaps."""
-    rows = np.flatnonzero(frame[column].isna()).tolist()
-    if rows:
-        raise ValueError(
-            f"The column {column!r} has nothing in rows {short(rows)}: drop these "
-            "rows, or read a text such as NA as it is, by pandas.read_csv(..., "
-            "keep_default_na=False)."
-        )
-    return frame[column].tolist()
+    x = samples_of(_columns(frame, features), columns=features)
+    users = None if user is None else users_of(frame[user])
+    return Part(x, labels_of(frame[target].tolist()), users)
 
 
 # ---- data sets
@@ -376,148 +334,148 @@ def _filled(frame: Any, column: Any) -> list:
 def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     """The items of a map-style data set."""
     sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    kinds = str | tuple | Mapping | np.ndarray | torch.Tensor | IterableDataset
-    if not sized or isinstance(dataset, kinds) or hasattr(dataset, "columns"):
-        raise ValueError(
-            "A map-style data set has a length, and dataset[i] is an image and its "
-            f"label, unlike {advise(dataset)}"
+    other = isinstance(dataset, str | tuple | Mapping) or hasattr(dataset, "columns")
+    if other or not sized:
+        raise refusal(
+            "A map-style data set has a length and items (image, label)", dataset
         )
-    for inner in _inside(dataset):
+    for inner, _ in _inside(dataset):
         _check_files(inner)
     try:
         pairs = [_pair(dataset[i], keys) for i in range(len(dataset))]
-        again = [_pair(dataset[i], keys) for i in range(min(ATTEMPTS, len(dataset)))]
+        again = [_pair(dataset[i], keys) for i in range(min(ATTEMPTS, len(pairs)))]
     except (LookupError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(
-            "A map-style data set has a length, and dataset[i] is an image and its "
-            f"label: {type(dataset).__name__} gives {type(error).__name__} "
+            "A map-style data set has a length and items (image, label): to read "
+            f"{type(dataset).__name__} gives {type(error).__name__} "
             f"({short(str(error))})."
         ) from error
-    if not pairs:
-        raise ValueError(f"{type(dataset).__name__} has no items.")
     for i, pair in enumerate(again):
-        first = pairs[i]
-        if not (_equal(pair[0], first[0]) and _equal(pair[1], first[1])):
+        if any(map(_differs, pair, pairs[i])):
             raise ValueError(
                 f"Item {i} of {type(dataset).__name__} differs when it is read twice: "
                 'leave the random transform out, and say augment=("crop", "flip") to '
                 "the task."
             )
-    x = samples_of([array_of(image) for image, _ in pairs], channels)
-    y = labels_of([label for _, label in pairs])
+    pixels = array_of([image for image, _ in pairs])
+    if pixels.ndim > 2 and pixels.dtype == np.int16 and pixels.min() < 0:
+        raise ValueError(
+            "Images are int16 with negative values, which torchvision's ToTensor makes "
+            "of large values of 16 bits: leave ToTensor out, or give true negative "
+            "values as int32."
+        )
+    part = Part(samples_of(pixels, channels), labels_of([label for _, label in pairs]))
     names = _class_names(dataset, keys)
-    if names and y.dtype.kind == "i":
-        if y.max() >= len(names):
-            raise ValueError(f"Label {y.max()} has no name among {short(names)}.")
-        return Part(x, np.array(names)[y], names=names)
-    return Part(x, y)
+    if names and part.y.dtype.kind == "i":
+        if part.y.max() >= len(names):
+            raise ValueError(f"Label {part.y.max()} has no name among {short(names)}.")
+        return Part(part.x, np.array(names)[part.y], names=names)
+    return part
 
 
 def _pair(item: Any, keys: tuple | None) -> tuple:
     """The image and the label of an item."""
-    if keys is not None:
-        image, label = keys
-        return item[image], item[label]
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        names = f" with {short([*item])}" if isinstance(item, Mapping) else ""
+    if keys is None and not (isinstance(item, tuple | list) and len(item) == 2):
         raise ValueError(
-            f"An item is (image, label), not a {type(item).__name__} of "
-            f'{len(item)}{names}: keys=("image", "label"), or keys=(0, 1), says where '
-            "they are."
-            if hasattr(item, "__len__")
-            else f"An item is (image, label), not {short(item)}."
+            f'An item is (image, label), not {short(item)}: keys=("image", "label"), or '
+            "keys=(0, 1), says where they are."
         )
-    return item[0], item[1]
+    image, label = keys or (0, 1)
+    return item[image], item[label]
 
 
-def _equal(value: Any, other: Any) -> bool:
-    one, two = array_of(value), array_of(other)
-    return np.array_equal(one, two) or one.tobytes() == two.tobytes()
+def _differs(value: Any, other: Any) -> bool:
+    return array_of(value).tobytes() != array_of(other).tobytes()
 
 
-def _inside(dataset: Any) -> list:
-    """The data sets that PyTorch's Subset and ConcatDataset are made of."""
-    if hasattr(dataset, "classes"):
-        return [dataset]
-    if hasattr(dataset, "datasets"):
-        return [inner for part in dataset.datasets for inner in _inside(part)]
-    return _inside(dataset.dataset) if hasattr(dataset, "dataset") else [dataset]
-
-
-def _labelled(dataset: Any) -> list:
-    """Likewise, but not what a wrapper of one's own holds: it may have other labels."""
-    if isinstance(dataset, ConcatDataset):
-        return [inner for part in dataset.datasets for inner in _labelled(part)]
-    return _labelled(dataset.dataset) if isinstance(dataset, Subset) else [dataset]
+def _inside(dataset: Any, labelled: bool = True) -> Iterator[tuple[Any, bool]]:
+    """The data sets inside wrappers, each with a mark whether the items have its labels:
+    PyTorch's wrappers keep labels, others may change them."""
+    several = hasattr(dataset, "datasets")
+    if hasattr(dataset, "classes") or not (several or hasattr(dataset, "dataset")):
+        yield dataset, labelled
+        return
+    labelled = labelled and isinstance(dataset, Subset | ConcatDataset)
+    for part in dataset.datasets if several else [dataset.dataset]:
+        yield from _inside(part, labelled)
 
 
 def _class_names(dataset: Any, keys: tuple | None) -> tuple:
     """The names that torchvision or Hugging Face have for the labels 0, 1, ..."""
-    names = set()
-    for inner in _labelled(dataset):
+    options = set()
+    for inner, labelled in _inside(dataset):
         texts = getattr(inner, "classes", ())
-        if keys is not None:
-            feature = (getattr(inner, "features", None) or {}).get(keys[1])
-            texts = getattr(feature, "names", texts)
-        if not isinstance(texts, list | tuple):
-            texts = ()
-        if getattr(inner, "target_transform", None):
-            texts = ()  # names of other labels than the items'
-        names.add(tuple(map(str, texts)))
-    if len(names) > 1:
+        features = getattr(inner, "features", None)
+        if keys is not None and isinstance(features, Mapping):
+            texts = getattr(features.get(keys[1]), "names", texts)
+        changed = not labelled or getattr(inner, "target_transform", None)
+        usable = isinstance(texts, list | tuple) and not changed
+        options.add(tuple(map(str, texts)) if usable else ())
+    if len(options) > 1:
         raise ValueError(
-            f"The parts of a data set have different classes, {short(sorted(names))}: "
+            f"The parts of a data set have different classes, {short(sorted(options))}: "
             "fl.data.clients matches those of several data sets by their names."
         )
-    return names.pop()
+    return options.pop() if options else ()
 
 
 def _check_files(dataset: Any) -> None:
-    """Of a folder of images that torchvision's loader reads, which makes RGB of all:
-    what is lost is refused (16 bits) or warned of (transparency)."""
+    """For a folder of images with torchvision's loader, which makes RGB of 8 bits of
+    all: 16 bits are refused, and a warning says that transparency is left out."""
     loader = getattr(getattr(dataset, "loader", None), "__name__", "")
-    if loader not in ("default_loader", "pil_loader", "open"):
+    if loader not in ("default_loader", "pil_loader"):
         return
-    with extra("data"):
-        from PIL import Image
+    from PIL import Image
 
-    transparent = []
-    for path, _ in dataset.samples:
+    for path, _ in getattr(dataset, "samples", ()):
         with Image.open(path) as picture:
-            if is_wide(picture) and is_colour(picture):
-                raise ValueError(f"{path}: {DEEP}")
-            if is_wide(picture) and loader != "open":
-                raise ValueError(
-                    f"{path} has 16 bits or more a pixel, of which torchvision's "
-                    "loader keeps 8: say loader=PIL.Image.open to its data set."
-                )
-            clear = "A" in picture.mode or "transparency" in picture.info
-            if clear and loader != "open":
-                transparent.append(path)
-    if transparent:
-        files = short(transparent)
-        warnings.warn(
-            f"torchvision's loader leaves out the transparency of {files}: "
-            "loader=PIL.Image.open refuses it.",
-            stacklevel=4,
-        )
+            deep = is_deep(picture)
+            transparent = has_transparency(picture)
+        if deep:
+            raise ValueError(
+                f"{path} has 16 bits or more a pixel, of which torchvision's loader "
+                "keeps 8: say loader=PIL.Image.open to its data set."
+            )
+        if transparent:
+            warnings.warn(
+                "torchvision's loader leaves out the transparency of images: "
+                "loader=PIL.Image.open refuses it.",
+                stacklevel=4,
+            )
 
 
-# ---- what all makers share
+# ---- shared by the makers
+
+
+def _samples(x: Any, y: Any, users: Any = None, *, channels: str | None) -> Part:
+    users = None if users is None else users_of(users)
+    return Part(samples_of(x, channels), labels_of(y), users)
 
 
 def _entry(entry: Any, channels: str | None, keys: tuple | None) -> Part:
     """(x, y), or a map-style data set."""
-    pair = _is_pair(entry, 2)
+    pair = isinstance(entry, tuple | list) and len(entry) == 2
+    pair = pair and (isinstance(entry, tuple) or hasattr(entry[0], "shape"))
     if hasattr(entry[0] if pair else entry, "columns"):
         raise ValueError(
             "A DataFrame is no (x, y): fl.data.table takes one for all clients "
             "(pandas.concat makes it), with user=."
         )
-    if not pair:
-        return _items(entry, channels, keys)
-    x, y = entry
-    return Part(samples_of(x, channels), labels_of(y))
+    if pair:
+        return _samples(*entry, channels=channels)
+    return _items(entry, channels, keys)
+
+
+def check_alike(title: str, part: Part, other_title: str, other: Part) -> None:
+    """``ValueError`` if two parts differ in the form of samples or the kind of
+    labels."""
+    check_scale(title, part.x, other_title, other.x)
+    kind, other_kind = KINDS[part.y.dtype.kind], KINDS[other.y.dtype.kind]
+    if kind != other_kind:
+        raise ValueError(
+            f"{title} has labels that are {kind}, {other_title} {other_kind}: labels "
+            "are all of one kind."
+        )
 
 
 def _common_names(parts: list[Part]) -> tuple:
@@ -531,21 +489,10 @@ def _common_names(parts: list[Part]) -> tuple:
     return tuple(dict.fromkeys(names))
 
 
-def _is_pair(value: Any, largest: int) -> bool:
-    """Whether it is (x, y); with ``largest`` 3 maybe (x, y, users)."""
-    if isinstance(value, list):
-        return len(value) == 2 and hasattr(value[0], "shape")
-    return isinstance(value, tuple) and 2 <= len(value) <= largest
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, Real)
-
-
 def split_off(groups: np.ndarray, test: float) -> np.ndarray:
-    """Which samples are for the test: of every group this share, and never all of
-    them."""
-    if not _is_share(test) or not 0 < test < 1:
+    """The samples for the test, bool [n]: this share of every group, but never all of
+    it."""
+    if not isinstance(test, Real) or not 0 < test < 1:
         raise ValueError(
             f"test is a share above 0 and below 1, or a test set, not {short(test)}."
         )
@@ -564,139 +511,89 @@ def split_off(groups: np.ndarray, test: float) -> np.ndarray:
     return chosen
 
 
-def _divided(part: Part, share: float) -> tuple[Part, Part]:
-    """What is to train, and this share of every user's samples, else of every class, to
-    test."""
-    groups = part.y if part.users is None else user_numbers(part.users)[0]
-    chosen = split_off(groups, share)
-    return _picked(part, ~chosen), _picked(part, chosen)
-
-
-def _picked(part: Part, chosen: np.ndarray) -> Part:
-    users = part.users
-    if users is not None:
-        users = [users[i] for i in np.flatnonzero(chosen)]
-    return Part(part.x[chosen], part.y[chosen], users, part.names)
-
-
 def _source(
     name: str, train: Part, test: Any, order: Sequence = (), **fields: Any
 ) -> Source:
-    """The data to train and to test. ``order``: of the users, if they are in one."""
+    """The data to train and to test. ``order``: of the users, if the data have one."""
     if isinstance(test, Part):
-        check_scale("The test set", test.x, "the training set", train.x)
-        check_kind("The test set", test.y, "the training set", train.y)
+        check_alike("The test set", test, "the training set", train)
         foreign = sorted({*test.y.tolist()} - {*train.y.tolist()})
         if foreign:
-            text = "The test set has classes that no training sample has"
-            warnings.warn(f"{text}: {short(foreign)}.", stacklevel=3)
+            warnings.warn(
+                "The test set has classes that no training sample has: "
+                f"{short(foreign)}.",
+                stacklevel=3,
+            )
     else:
-        train, test = _divided(train, test)
-    ys, names = numbered([train.y, test.y], _common_names([train, test]))
-    classes = len(names) or 1 + max(int(y.max()) for y in ys)
+        groups = train.y if train.users is None else numbers_of(train.users)[0]
+        chosen = split_off(groups, test)
+        train, test = train.rows(~chosen), train.rows(chosen)
+    labels = [*train.y.tolist(), *test.y.tolist()]
+    y, names = numbers_of(labels, _common_names([train, test]))
+    classes = len(names)
+    if not 2 <= classes < len(labels):
+        raise ValueError(
+            f"{len(labels)} samples with {classes} classes are not learned from: at "
+            "least two classes are needed, and more samples than classes."
+        )
+    if train.y.dtype.kind == "i" and names == tuple(range(classes)):
+        names = ()
     if train.users is not None:
-        users, user_names = user_numbers(train.users, order)
+        users, user_names = numbers_of(train.users, order)
         fields |= {"users": users, "user_names": user_names}
         if test.users is not None:
             place = {user: i for i, user in enumerate(user_names)}
-            fields["test_users"] = np.array(
-                [place.get(user, -1) for user in test.users]
-            )
+            owners = [place.get(user, -1) for user in test.users]
+            fields["test_users"] = np.array(owners)
     elif test.users is not None:
         raise ValueError(
             "The test set names users, but the training set does not: say users=."
         )
-    columns = train.x, ys[0], test.x, ys[1]
-    x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(c)) for c in columns)
+    x = torch.from_numpy(np.ascontiguousarray(train.x))
+    test_x = torch.from_numpy(np.ascontiguousarray(test.x))
+    train_y, test_y = torch.from_numpy(y).split([len(train.y), len(test.y)])
     mean, std = moments(x)
-    return Source(name, x, y, test_x, test_y, mean, std, classes, names=names, **fields)
-
-
-# ---- data without a maker
-
-
-def find(data: Any) -> Source:
-    """The data that a task is given: what a maker gave, a set by its name, or what the
-    function mine.py:name makes. ``ValueError`` names the maker of other data."""
-    if isinstance(data, Source):
-        return data
-    if isinstance(data, str):
-        if data in sources.SETS:
-            return sources.load(data)
-        if ".py:" in data:
-            source = extensions.find(data, {}, "data set")()
-            if not isinstance(source, Source):
-                raise ValueError(
-                    f"{data} gives {short(source)}, not what a maker of fl.data gives."
-                )
-            return source
-        if not ("/" in data or "." in data or Path(data).exists()):
-            pick(data, sources.SETS, "data set")
-    raise ValueError(
-        "A task takes the name of a set, or what a maker of fl.data has made, not "
-        f"{advise(data)}"
+    return Source(
+        name, x, train_y, test_x, test_y, mean, std, classes, names=names, **fields
     )
 
 
-def advise(data: Any) -> str:
-    """What such data are, and which maker takes them: the end of a sentence."""
+# ---- tasks
+
+
+def find(data: Any) -> Source:
+    """The data that a task receives: made by a maker, a set by its name, or made by the
+    function mine.py:name."""
+    if isinstance(data, str):
+        path = "/" in data or "." in data or Path(data).exists()
+        if ".py:" in data:
+            data = extensions.find(data, {}, "data set")()
+        elif data in images.SETS or not path:
+            data = images.load(data)
+    if not isinstance(data, Source):
+        raise refusal("A task takes the name of a set, or what a maker makes", data)
+    return data
+
+
+def refusal(sentence: str, data: Any) -> ValueError:
+    """An error for data of another form, which names the makers."""
     plain = isinstance(data, str | Path | Real)
-    return f"{short(data) if plain else type(data).__name__}: {_maker_of(data)}"
-
-
-def _maker_of(data: Any) -> str:
-    if isinstance(data, str | Path):
-        return (
-            "a path is read by its own library, as in "
-            "fl.data.table(pandas.read_csv(path), target=...), where options of pandas "
-            "say what a header, a decimal comma or a text such as NA means, or "
-            "fl.data.dataset(torchvision.datasets.ImageFolder(path)); book/own_data.md "
-            "has more."
-        )
-    if isinstance(data, tuple) and data and hasattr(data[0], "columns"):
-        data = data[0]
-    if hasattr(data, "columns"):
-        frame = "frame" if hasattr(data, "iloc") else "frame.to_pandas()"
-        return f"fl.data.table({frame}, target=..., user=...) takes a table."
-    if isinstance(data, Mapping):
-        return (
-            "fl.data.clients takes a dictionary of what each client holds, "
-            "fl.data.table a pandas.DataFrame of columns, fl.data.dataset the parts of "
-            "a data set."
-        )
-    if isinstance(data, list):
-        return (
-            "fl.data.clients takes a list of what each client holds, fl.data.dataset a "
-            "list of images with their labels, fl.data.arrays samples."
-        )
-    if isinstance(data, tuple) or hasattr(data, "shape"):
-        return "fl.data.arrays(x, y, test=..., users=...) takes samples."
-    if hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
-        return (
-            "fl.data.dataset(train, test) takes a map-style data set, which has a "
-            "length and items (image, label); list(...) makes one of a stream."
-        )
-    return "fl.data.arrays, clients, dataset and table make data."
+    form = short(data) if plain else type(data).__name__
+    return ValueError(f"{sentence}, not {form}: {MAKERS}.")
 
 
 def samples_like(source: Source, x: Any) -> np.ndarray:
     """New samples as a source has them: on its scale, and columns by their names."""
+    train = source.train_x.numpy()
     if source.columns:
-        if not hasattr(x, "iloc"):
-            raise ValueError(
-                "The data are a table: give a DataFrame with the columns "
-                f"{short(source.columns)}."
-            )
+        check_frame(x)
         surplus = [column for column in x.columns if column not in source.columns]
         if surplus:
             raise ValueError(
                 f"The data have no features {short(surplus)}: give "
                 "frame[list(task.source.columns)]."
             )
-        samples = samples_of(columns_of(x, source.columns), columns=source.columns)
-    else:
-        samples = samples_of(x, source.channels)
-    check_scale(
-        "What is to be predicted", samples, "the training set", source.train_x.numpy()
-    )
+        x = _columns(x, source.columns)
+    samples = samples_of(x, source.channels, source.columns, train)
+    check_scale("What is to be predicted", samples, "the training set", train)
     return samples

@@ -1,20 +1,18 @@
 """Which client holds which training sample.
 
-``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. A partition answers
-"whose is sample i?" with one array, so neither gap nor overlap can arise; a client
+``dirichlet(0.5)(labels, clients=10, rng=rng)`` gives a `Split`. A partition has one
+array with the owner of each sample, so neither gap nor overlap can arise; a client
 without samples is refused."""
 
-import copy
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..errors import check_number, check_whole, pick, short
-from .sources import data_path
+from .images import data_path
 
-# a hundred clients, 1,000 images, alpha 0.1: a draw in more than a thousand will do
+# of a hundred clients, 1,000 images and alpha 0.1, one draw in a thousand is accepted
 TRIES = 10_000
 
 
@@ -44,8 +42,6 @@ class Partition:
     [[0, 2], [1, 3]]
     """
 
-    by: ClassVar[str] = "labels"  # what of a ``Source`` it takes for ``labels``
-
     def __call__(
         self,
         labels: np.ndarray,
@@ -54,9 +50,9 @@ class Partition:
         coarse: np.ndarray | None = None,
         pixels: int | None = None,
     ) -> Split:
-        """Deal out samples with these labels, int [n] (for ``objects`` how many they
-        show). ``coarse``: the super-class of each class; ``pixels``: height * width,
-        for ``permuted``. ``ValueError`` if not every client would get a sample."""
+        """Deal out samples with these labels, int [n]. ``coarse``: the super-class of
+        each class; ``pixels``: height * width, for ``permuted``. ``ValueError`` if not
+        every client would get a sample."""
         labels = np.asarray(labels)
         n = len(labels)
         need(clients >= 1, f"A federation needs at least one client, not {clients}.")
@@ -65,23 +61,20 @@ class Partition:
             f"{clients} clients cannot share {n} samples: use fewer clients.",
         )
         owner = self.owners(labels, clients, rng, coarse)
-        sizes = np.bincount(
-            owner + 1, minlength=clients + 1
-        )  # before all, what is nobody's
-        poorest = sizes[1:].argmin()
-        need(
-            sizes[1:].all(),
-            f"{self} leaves client {poorest} without samples: use fewer clients.",
-        )
-        indices = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
-        return Split(indices[1:], self.permutations(clients, rng, pixels))
+        indices = [np.flatnonzero(owner == k) for k in range(clients)]
+        for k, samples in enumerate(indices):
+            if not len(samples):
+                raise ValueError(
+                    f"{self} leaves client {k} without samples: use fewer clients."
+                )
+        return Split(indices, self.permutations(clients, rng, pixels))
 
     def permutations(self, clients, rng, pixels) -> list | None:
         """For each client an order of its pixels, or None for all."""
         return None
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        """The owner of each sample, int64 [n]; -1 if it is nobody's."""
+        """The owner of each sample, int64 [n]; -1 if it has none."""
         raise NotImplementedError
 
 
@@ -113,20 +106,8 @@ class Iid(Partition):
 
 
 @dataclass(frozen=True)
-class Objects(Partition):
-    """Equal parts in the order of how many objects a picture shows, few to many."""
-
-    by = "counts"
-
-    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        order = rng.permutation(len(labels))
-        return _cut(order[np.argsort(labels[order], kind="stable")], clients)
-
-
-@dataclass(frozen=True)
 class Permuted(Iid):
-    """IID, but each client sees its pixels in an order of its own: permuted MNIST of
-    FedFusion."""
+    """IID, but each client has another order of pixels: permuted MNIST of FedFusion."""
 
     def permutations(self, clients, rng, pixels) -> list | None:
         need(pixels, "The permuted partition needs the number of pixels of an image.")
@@ -143,10 +124,8 @@ class Dirichlet(Partition):
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", check_number("alpha", self.alpha, above=0))
-        object.__setattr__(
-            self, "min_samples", check_whole("min_samples", self.min_samples)
-        )
+        check_number("alpha", self.alpha, above=0)
+        check_whole("min_samples", self.min_samples)
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         sizes = np.bincount(labels)
@@ -173,9 +152,7 @@ class Shards(Partition):
     per_client: int = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "per_client", check_whole("per_client", self.per_client)
-        )
+        check_whole("per_client", self.per_client)
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         n = len(labels)
@@ -210,51 +187,42 @@ class Classes(Partition):
 @dataclass(frozen=True)
 class MainClass(Partition):
     """Fed-KGF: ``share`` of each class (above 0, at most 1) goes to the client that
-    owns it, the rest evenly to the others. Where there are more clients than classes,
-    several clients own the same class and divide the share.
+    owns it, the rest evenly to the others. If there are more clients than classes,
+    several clients own one class and divide the share.
 
-    Ten clients, CIFAR-10: 4,000 of the own class and 111 or 112 of every other.
+    Ten clients, CIFAR-10: 4,000 of the main class and 111 or 112 of each other class.
     CIFAR-100 with ``coarse``: 400 each of ten classes (two super-classes) and 11 or 12
-    of every other."""
+    of each other class."""
 
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "share", check_number("share", self.share, above=0, most=1)
-        )
+        check_number("share", self.share, above=0, most=1)
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        classes = labels.max() + 1
-        crowded = clients > classes
+        total = np.bincount(labels)
+        classes = np.arange(len(total))
         k = np.arange(clients)
+        crowded = clients > len(classes)
         if crowded:
-            main = k[:, None] % classes == np.arange(
-                classes
-            )  # [clients, classes]: who owns which
+            main = k[:, None] % len(classes) == classes  # [clients, classes]: owned?
         else:
-            order = (
-                np.arange(classes)
-                if coarse is None
-                else np.argsort(coarse, kind="stable")
-            )
+            order = classes if coarse is None else np.argsort(coarse, kind="stable")
             main = k[:, None] == _class_owner(order, clients)
-        total = np.bincount(labels, minlength=classes)
-        counts = np.zeros((clients, classes), np.int64)
+        counts = np.zeros(main.shape, np.int64)
         moved = np.zeros(clients, np.int64)
-        for c in range(classes):
+        for c in classes:
             owners = np.flatnonzero(main[:, c])
-            # The others, from a starting point that moves on with each class, so that
-            # the odd samples spread, too.
+            # The other clients, from a starting point that moves on with each class:
+            # so the odd samples are spread evenly.
             remaining = (owners[0] + k) % clients
             remaining = remaining[~main[remaining, c]]
             remaining = np.roll(remaining, -moved[owners[0]])
             share = round(self.share * total[c]) if len(remaining) else total[c]
+            remainder = total[c] - share
             counts[owners, c] = _even(share, len(owners))
-            counts[remaining, c] = _even(total[c] - share, len(remaining))
-            moved += (
-                (total[c] - share) % max(len(remaining), 1) if crowded else main[:, c]
-            )
+            counts[remaining, c] = _even(remainder, len(remaining))
+            moved += remainder % max(len(remaining), 1) if crowded else main[:, c]
         return _deal(labels, counts, rng)
 
 
@@ -266,8 +234,8 @@ def _even(total, parts):
 
 @dataclass(frozen=True)
 class Table(Partition):
-    """A paper's own split, rows clients and columns classes: a name in
-    ``data/partitions``, or the path of a ``.csv`` file.
+    """A paper's split, rows clients and columns classes: a name in
+    ``data/partitions``.
 
     Exact when the columns add up to the data set's class counts. Otherwise each class
     is shared out in the table's proportions by largest remainder, so that every sample
@@ -280,50 +248,29 @@ class Table(Partition):
 
     def counts(self) -> np.ndarray:
         """The table as printed, repairs included: int64 [clients, classes]."""
-        path = Path(self.source)
-        if path.suffix != ".csv" or not path.is_file():
-            tables = {p.stem: p for p in sorted(data_path("partitions").glob("*.csv"))}
-            path = pick(self.source, tables, "partition table")
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-            rows = [
-                line.split(",") for line in lines if line.strip() and line[0] != "#"
-            ]
-            counts = np.array(
-                [[int(cell) for cell in row[1:]] for row in rows[1:]], np.int64
-            )
-            fits = counts.ndim == 2 and counts.min() >= 0 and counts.max() < 2**31
-            need(
-                fits and counts.sum(0).all(),
-                "a negative or huge count, or an empty class",
-            )
-        except (ValueError, OverflowError) as error:
-            raise ValueError(
-                f"{path} is not a table of counts, clients by classes "
-                f"({short(str(error))})."
-            ) from error
-        return counts
+        tables = {p.stem: p for p in sorted(data_path("partitions").glob("*.csv"))}
+        path = pick(self.source, tables, "partition table")
+        cells = np.loadtxt(path, np.int64, comments=["#", "client"], delimiter=",")
+        return cells[:, 1:]
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         counts = self.counts()
-        total = np.bincount(
-            labels, minlength=counts.shape[1]
-        )  # a part of a set may lack the last
+        # a part of a set may lack the last classes
+        total = np.bincount(labels, minlength=counts.shape[1])
         need(
             counts.shape == (clients, len(total)),
             f"The table {self.source} is for {len(counts)} clients and "
             f"{counts.shape[1]} classes, not for {clients} and {len(total)}.",
         )
-        share, remainder = np.divmod(
-            counts * total, counts.sum(0)
-        )  # in integers: no rounding
+        # in integers, so that nothing is rounded
+        share, remainder = np.divmod(counts * total, counts.sum(0))
         rank = np.argsort(np.argsort(-remainder, axis=0, kind="stable"), axis=0)
         return _deal(labels, share + (rank < total - share.sum(0)), rng)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Assigned(Partition):
-    """``owner`` int [n] is each training sample's client, -1 if nobody holds it."""
+    """``owner`` int [n] is each training sample's client, -1 if it has none."""
 
     owner: np.ndarray
 
@@ -340,14 +287,15 @@ class Assigned(Partition):
 
 
 def positions(lists: Any, count: int) -> Assigned:
-    """Who holds which of ``count`` samples: a list of their positions for each client.
-    A sample that is in no list is nobody's.
+    """The owners of ``count`` samples, from a list of positions for each client. A
+    sample that is in no list has no owner.
 
     Examples
     --------
     >>> positions([[0, 2], [1]], 4).owner.tolist()
     [0, 1, 0, -1]
     """
+    need(len(lists), "At least one client needs a list of positions.")
     owner = np.full(count, -1, np.int64)
     for k, numbers in enumerate(lists):
         try:
@@ -358,59 +306,17 @@ def positions(lists: Any, count: int) -> Assigned:
         fits = fits and 0 <= i.min() and i.max() < count
         need(
             fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
-            f"Client {k} is given {short(numbers)}, not positions, 0 to {count - 1}, "
-            "at least one a client, and never a sample twice: users= of fl.data.arrays "
-            "takes whose each sample is, and fl.data.clients what each client holds.",
+            f"Client {k} has {short(numbers)}, not positions, 0 to {count - 1}, at "
+            "least one a client, and never a sample twice: users= of fl.data.arrays "
+            "takes the user of each sample, and fl.data.clients the data of each "
+            "client.",
         )
         owner[i] = k
-    need(owner.max(initial=-1) >= 0, "At least one client needs a list of positions.")
     return Assigned(owner)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Flwr(Partition):
-    """A partitioner of the package flwr-datasets, such as
-    ``flwr(PathologicalPartitioner(10, "label", 2))``. It is handed a data set with the
-    columns "label" and "index"; a copy of it, so that it can be used again. It draws
-    from a seed of its own, not the task's."""
-
-    partitioner: Any
-
-    def __post_init__(self) -> None:
-        fits = hasattr(self.partitioner, "load_partition")
-        need(fits, f"A partitioner has load_partition, not {short(self.partitioner)}.")
-
-    def __repr__(self) -> str:
-        options = {
-            name.strip("_"): value for name, value in vars(self.partitioner).items()
-        }
-        options = {
-            n: v.tolist() if hasattr(v, "tolist") else v for n, v in options.items()
-        }
-        plain = bool | int | float | str | list | tuple
-        texts = (
-            f"{n}={short(v)}"
-            for n, v in sorted(options.items())
-            if isinstance(v, plain)
-        )
-        return f"Flwr({type(self.partitioner).__name__}({', '.join(texts)}))"
-
-    def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        from datasets import Dataset
-
-        part = copy.deepcopy(self.partitioner)
-        part.dataset = Dataset.from_dict(
-            {"label": labels, "index": np.arange(len(labels))}
-        )
-        count = part.num_partitions
-        need(count == clients, f"{self} makes {count} partitions, not {clients}.")
-        return positions(
-            [part.load_partition(k)["index"] for k in range(clients)], len(labels)
-        ).owner
-
-
-iid, permuted, dirichlet, shards, objects = Iid, Permuted, Dirichlet, Shards, Objects
-classes, main_class, table, flwr = Classes, MainClass, Table, Flwr
+iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
+classes, main_class, table = Classes, MainClass, Table
 
 # name: (constructor, reader of its argument or None, an example)
 PARTS = {
@@ -421,7 +327,6 @@ PARTS = {
     "main_class": (MainClass, float, "main_class:0.8"),
     "permuted": (Permuted, None, "permuted"),
     "table": (Table, str, "table:rpn_table4"),
-    "objects": (Objects, None, "objects"),
 }
 
 
@@ -435,14 +340,11 @@ def parse(text: str) -> Partition:
     """
     name, colon, argument = text.partition(":")
     make, read, example = pick(name, PARTS, "partition")
-    lacking = not colon and name in ("dirichlet", "table")
-    if lacking or (colon and read is None):
-        raise ValueError(f"{text!r} is not a partition: write it like {example!r}.")
-    if not colon:
+    if not colon and name not in ("dirichlet", "table"):
         return make()
     try:
         value = read(argument)
-    except ValueError:
+    except (TypeError, ValueError):  # no argument is taken, or it is no number
         raise ValueError(
             f"{text!r} is not a partition: write it like {example!r}."
         ) from None

@@ -2,59 +2,64 @@
 
 Samples are images [n, channels, height, width] or vectors [n, features], which become
 images [n, 1, 1, features]. uint8 stays uint8; all other numbers become float32. Nothing
-is dropped, scaled or reordered in silence: what is not sure is refused, and the
-sentence says what makes it sure."""
+is dropped, scaled or reordered in silence: ambiguous values are refused, and the
+sentence says how to make them clear."""
 
 from collections.abc import Sequence
 from contextlib import suppress
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import short
+from ..errors import pick, short
 
 BANDS = 1, 3, 4  # channels of grey pictures, of colours, of colours with transparency
 LAYOUTS = {
     "first": "[n, channels, height, width]",
     "last": "[n, height, width, channels]",
 }
-PRECISION = (
-    1e-3  # rounding to float32 may move a value by this share of its column's spread
-)
+PRECISION = 1e-3  # share of a column's spread by which float32 may move a value
 SCALED = 2.0  # images with larger values are not on the scale from 0 to 1
-DEEP = (
-    "A picture has colours of 16 bits, of which PIL keeps 8: read it with another "
-    "library, and give its arrays to fl.data.arrays."
+DEEP = "I", "F", "I;16", "I;16L", "I;16B", "I;16N"  # PIL's modes with more than 8 bits
+DENSE = (
+    "Samples are dense numbers of a type that numpy has, as x.toarray() or "
+    "x.to_dense().float() makes them"
+)
+LABELS = (
+    "Labels are one for each sample and all of one kind: whole numbers from 0 to "
+    "2**63 - 1, texts or truth values"
 )
 KINDS = {"b": "truth values", "i": "numbers", "U": "texts"}
+EMPTY = "None", "nan", "NaT", "<NA>"  # missing values of Python, numpy and pandas
 
 
 # ---- arrays
 
 
-def is_wide(picture: Any) -> bool:
-    """Whether a picture of PIL, before its pixels are read, has more than 8 bits a
-    channel."""
-    tile = getattr(picture, "tile", None)
-    mode = str(tile[0][3]) if tile else ""
-    return picture.mode in ("I", "F") or ";16" in picture.mode + mode
+def is_deep(picture: Any) -> bool:
+    """Whether a picture of PIL has more than 8 bits a channel. Colours of 16 bits are
+    recognised only before the pixels are read."""
+    storage = [str(tile[3]) for tile in getattr(picture, "tile", None) or ()]
+    return picture.mode in DEEP or any(";16" in mode for mode in storage)
 
 
-def is_colour(picture: Any) -> bool:
-    """Whether PIL has 8 bits a channel for it."""
-    return picture.mode not in ("I", "F") and ";16" not in picture.mode
+def has_transparency(picture: Any) -> bool:
+    """Whether a picture of PIL has a channel or a colour for transparency."""
+    return picture.mode.endswith("A") or "transparency" in picture.info
 
 
 def pixels_of(picture: Any) -> np.ndarray:
     """A picture of PIL as [height, width] or [height, width, 3]. Pixels of 16 bits and
     float pixels keep their values, a palette becomes its colours."""
-    if is_wide(picture):
-        if is_colour(picture):
-            raise ValueError(DEEP)
+    if picture.mode in DEEP:
         return np.asarray(picture)
-    if picture.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in picture.info:
+    if is_deep(picture):
+        raise ValueError(
+            "A picture has colours of 16 bits, of which PIL keeps 8: read it with "
+            "another library, and give its arrays to fl.data.arrays."
+        )
+    if has_transparency(picture):
         darkest, _ = picture.convert("RGBA").getchannel("A").getextrema()
         if darkest < 255:
             raise ValueError(
@@ -75,13 +80,8 @@ def array_of(values: Any) -> np.ndarray:
             return values.detach().cpu().numpy()
         except (TypeError, RuntimeError):  # sparse, bfloat16, quantised, on "meta"
             raise ValueError(
-                "Samples are dense tensors of numbers that numpy has, such as "
-                f"x.to_dense().float() makes them, not {values.dtype} with the layout "
-                f"{values.layout}."
+                f"{DENSE}, not {values.dtype} with the layout {values.layout}."
             ) from None
-    if hasattr(values, "toarray"):
-        kind = type(values).__name__
-        raise ValueError(f"Samples are dense arrays: give x.toarray(), not a {kind}.")
     if isinstance(values, list | tuple) and any(map(_is_array, values)):
         return _stacked([array_of(value) for value in values])
     if np.ma.isMaskedArray(values):
@@ -100,18 +100,12 @@ def _is_array(value: Any) -> bool:
 
 def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
     """Arrays of one shape and type as one array."""
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        pair = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+    forms = {f"{array.dtype} {list(array.shape)}" for array in arrays}
+    if len(forms) > 1:
+        pair = " and ".join(sorted(forms)[:2])
         raise ValueError(
-            f"Samples are not all of one shape, but {pair}: resize them and give them "
-            "the same channels first, such as by a transform."
-        )
-    types = {array.dtype for array in arrays}
-    if len(types) > 1 and any(t.kind != "U" for t in types):
-        pair = " and ".join(sorted(map(str, types)))
-        raise ValueError(
-            f"Samples are of several types, {pair}: bring them to one scale and type."
+            f"Samples have several shapes or types, such as {pair}: bring them to one "
+            "size, scale and type first, such as by a transform."
         )
     masked = any(np.ma.isMaskedArray(array) for array in arrays)
     return np.ma.stack(arrays) if masked else np.stack(arrays)
@@ -121,13 +115,18 @@ def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def samples_of(
-    x: Any, channels: str | None = None, columns: Sequence = ()
+    x: Any,
+    channels: str | None = None,
+    columns: Sequence = (),
+    like: np.ndarray | None = None,
 ) -> np.ndarray:
-    """uint8 or finite float32 [n, channels, height, width]. ``channels``: "first" or
-    "last", where four dimensions do not show it; ``columns`` are the names of
-    features."""
-    if channels is not None and channels not in LAYOUTS:
-        raise ValueError(f'channels is "first" or "last", not {short(channels)}.')
+    """uint8 or finite float32 [n, channels, height, width].
+
+    ``channels`` is "first" or "last", for images whose shape does not show it;
+    ``columns`` are the names of features. Float32 has to tell apart values that differ
+    on the scale of ``like``, by default that of ``x``."""
+    if channels is not None:
+        pick(channels, LAYOUTS, "place of channels")
     if hasattr(x, "columns"):
         raise ValueError(
             "Samples are arrays: fl.data.table takes a DataFrame with its target, and "
@@ -135,30 +134,46 @@ def samples_of(
         )
     x = array_of(x)
     if x.dtype.kind not in "buif":
-        raise ValueError(f"Samples are numbers, not {x.dtype}.")
+        raise ValueError(f"{DENSE}, not {x.dtype}.")
     if x.ndim not in (2, 3, 4) or not x.size:
         raise ValueError(
             "Samples are vectors [n, features], grey images [n, height, width], or "
             f"images with channels, {' or '.join(LAYOUTS.values())}, not "
             f"{list(x.shape)}."
         )
-    if x.ndim == 4 and _layout(x.shape, channels) == "last":
+    if x.ndim == 4 and (channels or _layout(x.shape)) == "last":
         x = x.transpose(0, 3, 1, 2)
     while x.ndim < 4:
         x = x[:, None]
-    if np.ma.isMaskedArray(x):
-        _refuse_missing(np.ma.getmaskarray(x), "are masked", columns)
-        x = np.ma.getdata(x)
-    if x.dtype.kind == "b":
-        x = x.astype(np.uint8)
-    return x if x.dtype == np.uint8 else _float32(x, columns)
+    if np.ma.is_masked(x):
+        place = _place(np.ma.getmaskarray(x), columns)
+        raise ValueError(f"Values are masked in {place}: fill or drop them.")
+    x = np.ma.getdata(x)
+    if x.dtype == np.uint8 or x.dtype == bool:
+        return x.astype(np.uint8, copy=False)
+    with np.errstate(over="ignore"):
+        narrow = x.astype(np.float32)
+    missing = ~np.isfinite(narrow)
+    if missing.any():
+        raise ValueError(
+            "Values are NaN, or infinite in float32, in "
+            f"{_place(missing, columns)}: fill or drop them."
+        )
+    like = x if like is None else like
+    wide = x.dtype.itemsize >= 4 and x.dtype != np.float32
+    if wide and x.shape[1:] == like.shape[1:]:
+        blurred = _blurred(x.astype(np.float64), narrow, like)
+        if blurred.any():
+            raise ValueError(
+                "float32 cannot tell apart the values of "
+                f"{_place(blurred, columns)}: subtract the mean first."
+            )
+    return narrow
 
 
-def _layout(shape: tuple[int, ...], channels: str | None) -> str:
-    """Where the channels of four dimensions are: as the caller says, or where only one
-    place can hold those of a picture."""
-    if channels is not None:
-        return channels
+def _layout(shape: tuple[int, ...]) -> str:
+    """Where the channels of four dimensions are, if only one place can hold those of a
+    picture."""
     first = shape[1] in BANDS and min(shape[2:]) > max(BANDS)
     last = shape[3] in BANDS and min(shape[1:3]) > max(BANDS)
     if first == last:
@@ -170,80 +185,39 @@ def _layout(shape: tuple[int, ...], channels: str | None) -> str:
     return "first" if first else "last"
 
 
-def _float32(x: np.ndarray, columns: Sequence) -> np.ndarray:
-    """Finite float32, of which no column has lost what tells its values apart."""
-    with np.errstate(over="ignore"):
-        narrow = x.astype(np.float32)
-    _refuse_missing(~np.isfinite(narrow), "are NaN, or infinite in float32,", columns)
-    if x.dtype.itemsize >= 4 and x.dtype != np.float32:
-        axes = (0, 1, 2) if x.shape[1:3] == (1, 1) else (0, 2, 3)
-        wide = x.astype(np.float64)
-        moved = np.abs(narrow - wide).max(axes)
-        spread = wide.max(axes) - wide.min(axes)
-        noise = 1e-12 * np.abs(wide).max(axes)  # float64's own rounding
-        blurred = np.flatnonzero((spread > noise) & (moved > PRECISION * spread))
-        if len(blurred):
-            place = _text_of(blurred, x.shape, columns)
-            raise ValueError(
-                f"float32 cannot tell apart the values of {place}: subtract the mean "
-                "first."
-            )
-    return narrow
+def _blurred(wide: np.ndarray, narrow: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """The values that float32 moves by a large share of the spread that their column or
+    channel has in ``like``. A spread that is rounding of float64 does not count."""
+    axes = (0, 1, 2) if like.shape[1:3] == (1, 1) else (0, 2, 3)
+    spread = np.float64(like.max(axes, keepdims=True))
+    spread = spread - like.min(axes, keepdims=True)
+    varied = spread > 1e-12 * np.abs(wide)
+    return varied & (np.abs(narrow - wide) > PRECISION * spread)
 
 
-def _refuse_missing(missing: np.ndarray, fault: str, columns: Sequence) -> None:
-    """``missing`` is bool [n, channels, height, width]."""
-    if missing.any():
-        vectors = missing.shape[1:3] == (1, 1)
-        positions = np.flatnonzero(missing.any((0, 1, 2) if vectors else (1, 2, 3)))
-        place = (
-            _text_of(positions, missing.shape, columns)
-            if vectors
-            else f"samples {short(positions.tolist())}"
-        )
-        raise ValueError(
-            f"Values {fault} in {place}: fill them in, or leave these out."
-        )
-
-
-def _text_of(positions: np.ndarray, shape: tuple[int, ...], columns: Sequence) -> str:
-    names = [columns[i] if len(columns) else int(i) for i in positions]
-    return f"{'columns' if shape[1:3] == (1, 1) else 'channels'} {short(names)}"
+def _place(chosen: np.ndarray, columns: Sequence) -> str:
+    """The columns of vectors, or the images, that have such values; bool [n, channels,
+    height, width]."""
+    if chosen.shape[1:3] != (1, 1):
+        return f"samples {short(np.flatnonzero(chosen.any((1, 2, 3))).tolist())}"
+    positions = np.flatnonzero(chosen.any((0, 1, 2))).tolist()
+    return f"columns {short([columns[i] for i in positions] if columns else positions)}"
 
 
 def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) -> None:
-    """``ValueError`` if two sets of samples are not of one shape, or not on one
-    scale."""
+    """``ValueError`` if two sets of samples differ in shape, type or scale."""
     if x.shape[1:] != other.shape[1:]:
-        pair = list(x.shape[1:]), list(other.shape[1:])
-        raise ValueError(f"{title} has samples {pair[0]}, {other_title} {pair[1]}.")
-    images = x.shape[1:3] != (1, 1)
+        raise ValueError(
+            f"{title} has samples {list(x.shape[1:])}, {other_title} "
+            f"{list(other.shape[1:])}."
+        )
     ends = [max(float(part.max()), -float(part.min())) for part in (x, other)]
+    images = x.shape[1:3] != (1, 1)
     scaled = images and 0 < min(ends) <= 1 and max(ends) > SCALED
-    types = {x.dtype, other.dtype}
-    if scaled or (len(types) > 1 and not (_is_byte(x) and _is_byte(other))):
+    if scaled or x.dtype != other.dtype:
         raise ValueError(
             f"{title} has samples {x.dtype} up to {ends[0]:g}, {other_title} "
             f"{other.dtype} up to {ends[1]:g}: bring them to one scale and type first."
-        )
-
-
-def _is_byte(x: np.ndarray) -> bool:
-    """Whether the values could be stored as uint8, and use more than 0 and 1."""
-    return (
-        x.min() >= 0
-        and 1 < x.max() <= 255
-        and (x.dtype == np.uint8 or (x == x.round()).all())
-    )
-
-
-def check_kind(title: str, y: np.ndarray, other_title: str, other: np.ndarray) -> None:
-    """``ValueError`` if two sets of labels are of two kinds."""
-    kinds = KINDS[y.dtype.kind], KINDS[other.dtype.kind]
-    if kinds[0] != kinds[1]:
-        raise ValueError(
-            f"{title} has labels that are {kinds[0]}, {other_title} {kinds[1]}: labels "
-            "are all of one kind."
         )
 
 
@@ -257,31 +231,27 @@ def labels_of(y: Any) -> np.ndarray:
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
         if y.ndim != 1:
-            hint = " (one-hot? y.argmax(1))" if y.ndim == 2 else ""
             raise ValueError(
-                f"Labels are one for each sample, not {list(y.shape)}{hint}."
+                f"Labels are one for each sample, not {list(y.shape)}: y.argmax(1) "
+                "makes them of one-hot rows."
             )
-    values = [_plain(label) for label in (y.tolist() if hasattr(y, "tolist") else y)]
+        y = y.tolist()
+    values = [_plain(label) for label in y]
     _refuse_empty(values, "labels")
     kinds = {str if isinstance(value, str) else type(value) for value in values}
     if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
         names = " and ".join(sorted(kind.__name__ for kind in kinds))
-        raise ValueError(
-            "Labels are one for each sample and all of one kind, whole numbers, texts "
-            f"or truth values, not {names}."
-        )
+        raise ValueError(f"{LABELS}, not {names}.")
+    if kinds == {float}:
+        if not all(value.is_integer() for value in values):
+            raise ValueError(
+                f"{LABELS}, not fractions: the page book/extend.md has a task that "
+                "predicts numbers."
+            )
+        values = [int(value) for value in values]
     labels = np.array(values)
-    if labels.dtype.kind == "f" and all(float(value).is_integer() for value in values):
-        labels = labels.astype(np.int64)
-    if labels.dtype.kind == "f":
-        raise ValueError(
-            "Labels are whole numbers or texts, not fractions: the page book/extend.md "
-            "has a task that predicts numbers."
-        )
     if labels.dtype.kind not in KINDS or (labels.dtype.kind == "i" and min(values) < 0):
-        raise ValueError(
-            f"Labels are 0, 1, 2, ... or texts, not {min(values)} to {max(values)}."
-        )
+        raise ValueError(f"{LABELS}, not {min(values)} to {max(values)}.")
     return labels
 
 
@@ -291,40 +261,18 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse_empty(values: list, noun: str) -> None:
-    """``ValueError`` for None (as which numpy lists masked values), NaN, what pandas
-    has for them, and blank texts."""
+    """``ValueError`` for missing values and blank texts."""
     empty = [i for i, value in enumerate(values) if _is_empty(value)]
     if empty:
-        raise ValueError(f"There are no {noun} in rows {short(empty)}: fill them in.")
+        raise ValueError(
+            f"There are no {noun} in rows {short(empty)}: fill them in, drop these "
+            "rows, or read a text such as NA as it is, by pandas.read_csv(..., "
+            "keep_default_na=False)."
+        )
 
 
 def _is_empty(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.strip()
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, Real) and value != value
-
-
-def numbered(parts: Sequence[np.ndarray], names: Sequence = ()) -> tuple[list, tuple]:
-    """Labels of one kind as the numbers 0, 1, ... of classes, int64, and the classes'
-    names, which are empty where the labels are these numbers. ``names``: the order of
-    classes, if it is known, else they are in the order of their labels."""
-    whole = np.concatenate(parts)
-    classes, numbers = np.unique(whole, return_inverse=True)
-    if names:
-        place = {name: i for i, name in enumerate(names)}
-        numbers = np.array([place[name] for name in classes.tolist()])[numbers]
-    elif whole.dtype.kind != "i" or (classes != np.arange(len(classes))).any():
-        names = classes.tolist()
-    count = len(names) or len(classes)
-    if not 2 <= count < len(whole):
-        raise ValueError(
-            f"{len(whole)} samples with {count} classes are not learned from: at least "
-            "two classes are needed, and more samples than classes."
-        )
-    cuts = np.cumsum([len(part) for part in parts])[:-1]
-    return np.split(numbers.astype(np.int64), cuts), tuple(names)
+    return not value.strip() if isinstance(value, str) else str(value) in EMPTY
 
 
 def users_of(users: Any) -> list:
@@ -334,7 +282,7 @@ def users_of(users: Any) -> list:
             f"users= is a name for each sample, not {short(users)}: fl.data.table "
             "takes the name of a column as user=."
         )
-    names = array_of(users).tolist() if hasattr(users, "dtype") else list(users)
+    names = users.tolist() if hasattr(users, "tolist") else list(users)
     _refuse_empty(names, "users")
     return [_user_name(name) for name in names]
 
@@ -343,10 +291,8 @@ def _user_name(name: Any) -> Any:
     if isinstance(name, list | tuple):
         return tuple(_user_name(part) for part in name)
     name = _plain(name)
-    if (
-        isinstance(name, float) and name.is_integer()
-    ):  # as pandas has them beside empty cells
-        name = int(name)
+    if isinstance(name, float) and name.is_integer():
+        name = int(name)  # pandas has floats in a column with empty cells
     if not isinstance(name, int | str):
         raise ValueError(
             f"Users are whole numbers, texts or tuples of these, not {short(name)}."
@@ -354,12 +300,12 @@ def _user_name(name: Any) -> Any:
     return name
 
 
-def user_numbers(users: list, order: Sequence = ()) -> tuple[np.ndarray, tuple]:
-    """The number of each sample's user, int64 [n], and their names in this order; else
-    sorted, or, of names of several kinds, as they first appear."""
-    names = list(order) or list(dict.fromkeys(users))
-    if not order:
-        with suppress(TypeError):
-            names = sorted(names)
+def numbers_of(values: list, order: Sequence = ()) -> tuple[np.ndarray, tuple]:
+    """The number of each value, int64 [n], and the values in the order of their
+    numbers: in this ``order``, else sorted, or, if values of several kinds cannot be,
+    as they first appear."""
+    names = list(order or dict.fromkeys(values))
+    with suppress(TypeError):
+        names = names if order else sorted(names)
     place = {name: i for i, name in enumerate(names)}
-    return np.array([place[user] for user in users], np.int64), tuple(names)
+    return np.array([place[value] for value in values], np.int64), tuple(names)

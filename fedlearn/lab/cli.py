@@ -303,11 +303,11 @@ def save(history: "History", task: Any, path: Path) -> None:
     """The trained network's tensors, and what one has to know to use them."""
     from ..checkpoint import apart, write_tensors
     from ..files import to_json
-    from ..tasks.base import shown
+    from ..tasks import title_of
 
     names = ("classes", "mean", "std", "names")
     about = {name: to_json(getattr(task.source, name)) for name in names}
-    about["network"] = to_json(shown(task.network_name))
+    about["network"] = to_json(title_of(task.network_name))
     about["shape"] = to_json(task.shape)
     about["method"] = history.method
     state = history.network().state_dict()
@@ -396,7 +396,7 @@ def reproduce(words: Words) -> None:
     What is stored is left alone, and what was stopped goes on. New runs are kept in
     runs/ below the working directory, a file each, until `fedlearn pack` puts them
     beside the book's."""
-    from ..data.sources import missing
+    from ..data.images import missing
     from . import recipes
 
     choice: dict[str, Any] = {

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..data import data_path
 from ..data.partition import Table
-from ..data.sources import data_path
 from ..errors import extra
 from ..files import read_yaml
 from ..models import NETWORKS, multiply_adds, state_of

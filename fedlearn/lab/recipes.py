@@ -20,7 +20,8 @@ import torch
 from .. import parts
 from ..core import Method
 from ..core import run as federate
-from ..data.sources import SETS, data_path
+from ..data import data_path
+from ..data.images import SETS
 from ..errors import DataError, check_whole, error_text, extra, pick
 from ..files import read_yaml, to_json, write_text
 from ..history import History
@@ -28,8 +29,7 @@ from ..methods import METHODS, fed_repopt_search
 from ..models.repopt import Scales
 from ..seeing.published import MASKS
 from ..seeing.published import SETS as PICTURES
-from ..tasks.base import find_device
-from ..tasks.kinds import NETWORK
+from ..tasks import find_device
 from . import results
 from .experiment import Experiment
 from .results import Line
@@ -48,6 +48,11 @@ PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
 MACHINE = ("device", "threads", "precision")  # no part of what a run is
 SEARCHED = ("dataset", "train", "seed")  # the data of a search
+NETWORKS = {  # of recipes that name none; else cifar_cnn
+    "digits": "digits_cnn",
+    "mnist": "mcmahan_cnn",
+    "fashion_mnist": "mcmahan_cnn",
+}
 TRIAL_SEED = 1000  # added to a recipe's first seed: that of trials, and of no run
 Key = tuple[str, str]  # a file of stored runs, and the hash of an experiment
 
@@ -241,7 +246,7 @@ def run_of(
     values = {n: v for n, v in block.items() if n in names} | values
     if values.get("task", "classification") == "classification":
         values.setdefault(
-            "network", NETWORK.get(values.get("dataset", "digits"), "cifar_cnn")
+            "network", NETWORKS.get(values.get("dataset", "digits"), "cifar_cnn")
         )
     e = Experiment(method=row["method"], options=options, **values)
     run = Run(

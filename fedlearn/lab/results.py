@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..data import data_path
 from ..data import partition as partitions
-from ..data.sources import data_path
 from ..errors import extra
 from ..files import to_json, write_atomically
 from ..history import COLUMNS, MEASURES, History

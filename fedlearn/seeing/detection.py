@@ -1,19 +1,17 @@
 """Detection: pictures with any number of boxes."""
 
 import math
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import rng
-from ..data.sources import Source
+from ..data.images import Source
 from ..errors import short
 from ..models import one_line
-from ..tasks.base import Task
-from ..tasks.kinds import arguments_of
-from ..tasks.metrics import ByClient, Seen
+from ..tasks import ByClient, Seen, Task
 from .heads import Head, objects_of
 from .published import find
 from .targets import CROWD
@@ -77,7 +75,7 @@ def per_class_ap(seen: Seen) -> list[float]:
     predictions = [boxes for each in seen.predictions.values() for boxes in each]
     y = seen.labels.repeat(len(seen.predictions), 1, 1)
     result = precisions(predictions, y, iou_thresholds=[0.5], class_metrics=True)
-    values = [math.nan] * seen.held.shape[1]
+    values = [math.nan] * seen.class_counts.shape[1]
     kinds = result["classes"].view(-1).tolist()
     for kind, value in zip(
         kinds, result["map_per_class"].view(-1).tolist(), strict=True
@@ -104,7 +102,7 @@ class Detection(Task):
     augmentations = {"flip": flip}
     known_metrics = {"per_class_ap": per_class_ap}
     batch = 128
-    about = {"task": "detection", "accuracy": "mAP@0.5"}
+    meta = {"task": "detection", "accuracy": "mAP@0.5"}
 
     @staticmethod
     def find_source(dataset: Any) -> Source:
@@ -162,8 +160,8 @@ class Detection(Task):
         }
 
 
-@arguments_of(Task.make)
-def detection(**arguments: Any) -> Detection:
+@wraps(Task.make, assigned=(), updated=())  # its signature
+def detection(*args: Any, **options: Any) -> Detection:
     """A task with boxes and classes. The column accuracy is mAP@0.5.
 
     Parameters
@@ -194,7 +192,7 @@ def detection(**arguments: Any) -> Detection:
     >>> fl.seeing.detection(source, clients=2).sizes
     [1, 1]
     """
-    task = Detection.make(**arguments)
+    task = Detection.make(*args, **options)
     task.try_network()
     if not objects_of(task.test[1]).present.any():
         raise ValueError(

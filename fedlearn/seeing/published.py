@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 import numpy as np
 import torch
 
-from ..data import sources
-from ..data.sources import Known, Source, locate, open_image, reason
+from ..data import images
+from ..data.images import Known, Source, locate, open_image, reason
 from ..errors import DataError, extra, pick, short
 from .scenes import digit_scenes
 from .targets import CROWD, VOID, from_boxes, from_masks
@@ -54,7 +54,6 @@ VOC = (
 SETS = {
     "voc": Known(
         classes=20,
-        shape=(3, 160, 160),
         train=5717,
         test=5823,
         site="host.robots.ox.ac.uk/pascal/VOC/voc2012",
@@ -64,7 +63,6 @@ SETS = {
     ),
     "coco": Known(
         classes=80,
-        shape=(3, 160, 160),
         train=118287,
         test=5000,
         site="cocodataset.org",
@@ -72,7 +70,7 @@ SETS = {
         places=("coco", "coco_subset.zip"),
     ),
 }
-sources.ANNOTATED.update(SETS)  # so that they are found and fetched like the other sets
+images.ANNOTATED.update(SETS)  # so that they are found and fetched like the other sets
 MASKS = 1464, 1449  # of VOC's pictures, to train and to test
 NAMES = {"boxes": ("digits", "voc", "coco"), "masks": ("digits", "voc")}
 YEARS = {"voc": "2012", "coco": "2017"}

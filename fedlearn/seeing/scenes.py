@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import rng
-from ..data.sources import Source, digits
+from ..data.images import Source, digits
 from ..errors import check_number, check_whole, pick
 from .targets import from_boxes, from_masks
 
@@ -143,7 +143,6 @@ def digit_scenes(
     fields = {
         "name": "digit_scenes" if difficulty == 0.5 else f"digit_scenes:{difficulty:g}",
         "labels": pixels.argmax(1),
-        "counts": np.array([len(rows) for rows in boxes]),
     }
     if targets == "boxes":
         return from_boxes(x, boxes, 10, (other_x, others[0]), names=NAMES, **fields)

@@ -1,15 +1,14 @@
 """Segmentation: pictures with a class for each pixel."""
 
+from functools import wraps
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.sources import Source
-from ..tasks.base import Task
-from ..tasks.kinds import arguments_of
-from ..tasks.metrics import METRICS, ByClient, Seen
+from ..data.images import Source
+from ..tasks import METRICS, ByClient, Seen, Task
 from .fcn import fcn32s, scene_fcn
 from .published import find
 from .targets import VOID
@@ -53,7 +52,7 @@ class Segmentation(Task):
     known_metrics = METRICS | {"per_class_iou": per_class_iou}
     ignored = VOID
     batch = 128
-    about = {"task": "segmentation", "accuracy": "mIoU"}
+    meta = {"task": "segmentation", "accuracy": "mIoU"}
     loss = staticmethod(pixel_cross_entropy)  # type: ignore[assignment]
 
     @staticmethod
@@ -106,8 +105,8 @@ class Segmentation(Task):
         }
 
 
-@arguments_of(Task.make)
-def segmentation(**arguments: Any) -> Segmentation:
+@wraps(Task.make, assigned=(), updated=())  # its signature
+def segmentation(*args: Any, **options: Any) -> Segmentation:
     """A task with masks. The column accuracy is mIoU.
 
     Parameters
@@ -129,9 +128,9 @@ def segmentation(**arguments: Any) -> Segmentation:
     >>> pictures = np.zeros((4, 64, 64), np.uint8)
     >>> masks = np.ones((4, 64, 64), np.uint8)
     >>> source = fl.seeing.from_masks(pictures, masks, classes=2, test=0.5)
-    >>> fl.seeing.segmentation(source, clients=2).held.tolist()
+    >>> fl.seeing.segmentation(source, clients=2).class_counts.tolist()
     [[0, 4096], [0, 4096]]
     """
-    task = Segmentation.make(**arguments)
+    task = Segmentation.make(*args, **options)
     task.try_network()
     return task

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..data.images import Source, moments
 from ..data.makers import split_off
-from ..data.sources import Source, moments
 from ..data.values import samples_of
 from ..errors import DataError, check_whole, short
 
@@ -184,5 +184,5 @@ def _source(
     train_x, train_y, test_x, test_y = map(torch.from_numpy, arrays)
     mean, std = moments(train_x)
     std = tuple(s or 1.0 for s in std)
-    fields = {"labels": labels[~chosen], "counts": counts[~chosen], **fields}
+    fields = {"labels": labels[~chosen], **fields}
     return Source(name, train_x, train_y, test_x, test_y, mean, std, classes, **fields)

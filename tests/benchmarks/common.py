@@ -9,7 +9,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn.core.federation import one_round
-from fedlearn.data import sources
+from fedlearn.data import images
 from fedlearn.engines import stacked
 
 BATCH, LR = 32, 0.1
@@ -22,14 +22,14 @@ def random_task(network, shape, clients, samples, device="cpu", partition=None):
     x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
     y = torch.randint(0, 10, (count,), generator=fl.rng.generator(0, "labels"))
     mean, std = (128.0,) * shape[0], (64.0,) * shape[0]
-    source = sources.Source("random", x, y, x[:100], y[:100], mean, std, 10)
-    load, sources.load = sources.load, lambda name: source
+    source = images.Source("random", x, y, x[:100], y[:100], mean, std, 10)
+    load, images.load = images.load, lambda name: source
     try:
         return fl.tasks.classification(
             "random", clients, partition, network=network, device=device
         )
     finally:
-        sources.load = load
+        images.load = load
 
 
 def plain_cnn(shape, classes):

@@ -9,7 +9,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn.models import state_of
-from fedlearn.tasks.base import find_device
+from fedlearn.tasks import find_device
 
 if "FEDLEARN_TEST_DEVICE" not in os.environ and not torch.cuda.is_available():
     pytest.skip("no CUDA GPU here (make gpu)", allow_module_level=True)

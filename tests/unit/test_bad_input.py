@@ -100,7 +100,6 @@ REFUSED = """
     run fedavg --checkpoint /dev/null ~ name a file
     run fedavg --dataset mine.py:fine --clients users --train 10 ~ neither partition nor train
     run fedavg --dataset mine.py:fine --network mcmahan_cnn ~ cannot be built
-    run fedavg --partition table:binary.csv ~ table of counts
     run fedavg --checkpoint noise.npz ~ checkpoint
     check --paper none ~ paper
     reproduce nothing ~ nothing

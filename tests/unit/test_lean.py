@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from sklearn.datasets import load_digits
 
 import fedlearn as fl
-from fedlearn.data.sources import DIGITS
+from fedlearn.data.images import DIGITS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import fedlearn as fl
-from fedlearn.tasks import metrics as M
+from fedlearn import tasks as M
 
 NAMES = ("per_class", "per_class_mix", "worst_class_mix")
-OWNED = ("per_client", "client_spread", "worst_client")
+OWNED = ("per_client", "personal")
 
 
 def few(**more):
@@ -45,7 +45,7 @@ def test_every_metric_is_what_its_name_says():
 
 def test_a_metric_of_ones_own(tmp_path):
     def balanced(seen):
-        assert len(seen.held) == 4 and seen.owners is None
+        assert len(seen.class_counts) == 4 and seen.owners is None
         assert float(seen.confusion.sum()) == len(seen.labels) == len(seen.of(0)) == 100
         return (seen.confusion.diag() / seen.confusion.sum(1)).mean()
 
@@ -71,7 +71,7 @@ HELD = torch.tensor([[3, 1], [0, 2]])
     [  # of four test samples of class 0; the test set has no class 1
         ({None: PREDICTED}, HELD, None, ([0.75, None], [0.75, None], 0.75)),
         ({}, HELD, None, (None, None, None)),
-        ({None: PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([0.5, None, 1.0], 0.25, 0.5)),
+        ({None: PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([0.5, None, 1.0], [None] * 3)),
     ],
 )
 def test_what_is_not_there_is_none(predictions, held, owners, expected):
@@ -120,4 +120,6 @@ def test_per_client_is_the_accuracy_on_the_clients_own_test_samples(tested):
     expected = [float(right[owner == k].mean()) for k in range(3)]
     assert row["per_client"] == expected
     assert min(expected[:2]) > 0.85 and expected[2] < 0.15
-    assert row["client_spread"] == pytest.approx(np.std(expected))
+    fair = history.fairness()
+    assert fair["worst"] == min(expected)
+    assert fair["spread"] == pytest.approx(np.std(expected))

@@ -3,7 +3,6 @@
 Most inputs here are after public bug reports of data loaders; the right value is in the test."""
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from PIL import Image
 from scipy.sparse import csr_array
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import ToTensor
 
 import fedlearn as fl
 from fedlearn.errors import DataError
@@ -539,8 +539,7 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        if "flwr_datasets" not in code or find_spec("flwr_datasets"):
-            exec(compile(code, "own_data.md", "exec"), names)
+        exec(compile(code, "own_data.md", "exec"), names)
     lines = [
         line
         for text in re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
@@ -560,7 +559,7 @@ def test_a_task_of_ones_own():
             exec(compile(code, "extend.md", "exec"), names)
             ends.append((names["task"], names["history"]))
     (numbers, regression), (plays, letters) = ends
-    assert regression.accuracy[-1] > 0.8 and numbers.held.sum() == 480
+    assert regression.accuracy[-1] > 0.8 and numbers.class_counts.sum() == 480
     answers = numbers.predict(
         regression.network(), names["homes"].test_x[:, 0, 0].numpy()
     )
@@ -584,3 +583,41 @@ def test_a_client_of_zeros_does_not_hide_two_scales():
     parts = [np.zeros((5, 8, 8)), 255 * rng.random((5, 8, 8)), rng.random((5, 8, 8))]
     with pytest.raises(ValueError, match="scale"):
         fl.data.clients([(x, y) for x in parts], test=0.2)
+
+
+def test_a_prediction_is_compared_with_the_training_set():
+    when = 1.7e9 + 1e6 * np.arange(60)
+    task = fl.tasks.classification(fl.data.arrays(np.c_[when, X], NAMES), 2)
+    close = np.c_[when[0] + np.arange(5.0), X[:5]]
+    assert len(task.predict(task.network(), close)) == 5
+    task = fl.tasks.classification(fl.data.arrays(np.c_[when - when[0], X], NAMES), 2)
+    refused("subtract the mean", task.predict, task.network(), 1e6 * close)
+    refused("5", task.predict, task.network(), close[:, 1:])
+
+
+def test_a_column_that_stands_twice_in_a_prediction_is_refused():
+    task = fl.tasks.classification(fl.data.table(FRAME, "label", "site"))
+    twice = FRAME[["age", "age", "dose", "weight", "size"]]
+    refused("different names", task.predict, task.network(), twice)
+
+
+def test_a_network_with_more_scores_than_classes_names_a_class():
+    def wide(shape, classes):
+        layer = torch.nn.Linear(4, classes + 5)
+        layer.bias.data[classes:] = 100.0
+        return torch.nn.Sequential(torch.nn.Flatten(), layer)
+
+    task = fl.tasks.classification(fl.data.arrays(X, NAMES), 2, network=wide)
+    assert {*task.predict(task.network(), X)} <= {*NAMES}
+
+
+def test_labels_beyond_64_bits_are_refused():
+    refused("2.*63", fl.data.arrays, X, Y.astype(np.uint64) + np.uint64(2**63))
+    assert not fl.data.arrays(X, Y.astype(np.uint64)).names
+
+
+def test_to_tensor_does_not_turn_pictures_of_16_bits_around(tmp_path):
+    x = np.full((20, 8, 8), 60000, np.uint16)
+    root = folder(tmp_path, map(Image.fromarray, x))
+    photos = ImageFolder(root, ToTensor(), loader=Image.open)
+    refused("ToTensor", fl.data.dataset, photos)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlearn.data import partition as P
-from fedlearn.data.sources import COARSE
+from fedlearn.data.images import COARSE
 
 MNIST = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
 
@@ -22,7 +22,7 @@ def histogram(split, labels):
 
 
 parts = st.one_of(
-    st.sampled_from([P.iid(), P.classes(), P.permuted(), P.objects()]),
+    st.sampled_from([P.iid(), P.classes(), P.permuted()]),
     st.builds(P.dirichlet, st.floats(1e-3, 1e3), st.integers(1, 3)),
     st.builds(P.shards, st.integers(1, 4)),
     st.builds(P.main_class, st.floats(0.01, 1)),
@@ -61,7 +61,6 @@ DRAWS = {
     "shards:2": [3, 8, 13, 18, 22, 23, 27, 28, 32, 37],
     "classes": [3, 4, 13, 14, 23, 24, 33, 34],
     "main_class:0.8": [0, 3, 4, 13, 23, 24, 27, 34, 39],
-    "objects": [3, 4, 12, 13, 14, 22, 23, 24, 33, 34],
 }
 
 
@@ -97,20 +96,6 @@ def test_tables_are_exact_or_in_proportion(name, clients, totals):
         assert (np.abs(counts - table * n / totals) < (n < totals).any() + 1e-9).all()
 
 
-def test_table_from_a_path(tmp_path):
-    file = tmp_path / "mine.csv"
-    file.write_text("# two clients\nclient,c0,c1\n\n0,3,0\n1,1,4\n")
-    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
-    assert histogram(P.table(str(file))(labels, 2, rng()), labels).tolist() == [
-        [3, 0],
-        [1, 4],
-    ]
-    for rows in ("0,x", "0,1\n1,2,3", "0,-1\n1,3", ""):
-        file.write_text(f"client,c0,c1\n{rows}\n")
-        with pytest.raises(ValueError, match="table of counts"):
-            P.table(str(file))
-
-
 @pytest.mark.parametrize(
     "text, clients, noun",
     [
@@ -118,7 +103,7 @@ def test_table_from_a_path(tmp_path):
         ("dirichlet:inf", 2, "alpha"),
         ("dirichlet:1e-9", 20, "raise alpha"),
         ("shards:3", 10, "30 shards"),
-        ("table:none.csv", 2, "no partition table"),
+        ("table:rpn_table9", 2, "no partition table"),
         ("table:rpn_table4", 5, "10 clients"),
     ],
 )

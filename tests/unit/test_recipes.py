@@ -7,7 +7,7 @@ import pytest
 
 import fedlearn as fl
 from fedlearn.core import federation as rounds
-from fedlearn.data import sources
+from fedlearn.data import images
 from fedlearn.lab import recipes, results
 from fedlearn.lab.cli import main
 
@@ -158,7 +158,7 @@ def test_the_best_value():
 
 def test_missing_data_does_not_stop_other_runs(monkeypatch):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
-    monkeypatch.setattr(sources, "available", lambda name: name == "digits")
+    monkeypatch.setattr(images, "available", lambda name: name == "digits")
     made(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
     runs = recipes.RECIPES["made"]["quick"]["runs"]
     runs.append(runs[0] | {"dataset": "cinic10"})

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import fedlearn as fl
-from fedlearn.data.sources import data_path
+from fedlearn.data.images import data_path
 from fedlearn.lab import recipes, results
 from fedlearn.lab.cli import main
 

@@ -228,11 +228,9 @@ def test_digit_scenes():
     few = {"train": 60, "test": 20}
     boxes, masks = (fl.seeing.digit_scenes(kind, **few) for kind in ("boxes", "masks"))
     assert torch.equal(boxes.train_x, masks.train_x)
-    for found, mask, count in zip(
-        boxes.train_y, masks.train_y.clone(), boxes.counts, strict=True
-    ):
+    for found, mask in zip(boxes.train_y, masks.train_y.clone(), strict=True):
         objects = found[found[:, 4] > NOTHING]
-        assert 1 <= len(objects) == count <= 6
+        assert 1 <= len(objects) <= 6
         for x1, y1, x2, y2, kind in objects[:, :5].int().tolist():
             part = mask[y1:y2, x1:x2]
             assert set(part.unique().tolist()) == {0, kind + 1}
@@ -317,7 +315,7 @@ def test_voc_and_coco(copies):
     # pixels 1 to 40 of 80, the last one included, are half of the picture's width
     assert y[0].tolist() == [[0, 0, 20, 20, dog, 0], [0, 0, 0, 0, NOTHING, 0]]
     assert y[1, 1].tolist() == [5, 10, 30, 15, person, 1]
-    assert source.labels.tolist() == [dog, dog] and source.counts.tolist() == [1, 2]
+    assert source.labels.tolist() == [dog, dog]
     source = find("voc:40", "masks")
     y = source.train_y
     assert source.classes == 21 and y.shape == (2, 40, 40) and (y[:, 20:] == VOID).all()

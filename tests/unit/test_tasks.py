@@ -6,8 +6,7 @@ import torch.nn.functional as F
 
 import fedlearn as fl
 from fedlearn import rng
-from fedlearn.tasks import augment
-from fedlearn.tasks.base import find_device
+from fedlearn.tasks import crop, find_device, flip
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -58,12 +57,12 @@ def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
         1, 256, (50, 3, 12, 12), dtype=torch.uint8, generator=rng.generator(0)
     )
     labels = torch.arange(50)
-    cropped, _ = augment.crop(x, labels, rng.generator(1))
+    cropped, _ = crop(x, labels, rng.generator(1))
     cuts = F.pad(x, [4] * 4).unfold(2, 12, 1).unfold(3, 12, 1)
     same = (cuts == cropped[:, :, None, None]).flatten(4).all(4).all(1)
     assert (same.flatten(1).sum(1) == 1).all(), "each is one cut of its own image"
     assert same.any(0).sum() > 25
-    flipped, _ = augment.flip(x, labels, rng.generator(1))
+    flipped, _ = flip(x, labels, rng.generator(1))
     mirrored = (flipped == x.flip(-1)).flatten(1).all(1)
     assert 12 < mirrored.sum() < 38
     assert torch.equal(flipped[~mirrored], x[~mirrored])

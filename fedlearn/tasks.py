@@ -1,30 +1,169 @@
-"""What all tasks share: data, their split over clients, a network, and the passes over
-a client's samples that training makes."""
+"""A task is data, their split over clients, a network, a loss, and what is measured.
 
+``Task`` has what all kinds of tasks share, ``Classification`` is the kind of the book.
+"""
+
+import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from hashlib import blake2b
+from numbers import Real
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import models, rng
-from ..data import makers
-from ..data import partition as partitions
-from ..data.sources import Source
-from ..errors import check_whole, pick, short
-from ..extensions import find
-from .metrics import (
-    METRICS,
-    ByClient,
-    Metric,
-    Seen,
-    find_metrics,
-    measured,
-    refuse_without_owners,
-)
+from . import models, rng
+from .data import makers
+from .data import partition as partitions
+from .data.images import Source
+from .errors import check_whole, pick, short
+from .extensions import find
+from .history import COLUMNS
+
+# ---- metrics: functions metric(seen) -> a number or a list of numbers
+# Each becomes a column of the history under the function's name. Metrics cost no bytes:
+# the server has the test set, and a simulation has the owners of its samples.
+
+ByClient = dict[int | None, Any]  # by client, or under None one for all
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The input of a metric: predictions for a test set, its labels and owners."""
+
+    predictions: ByClient  # of clients with a network or a view of their own, or of all
+    labels: Tensor  # [n], or of pixels [n, height, width]; void is no class
+    owners: Tensor | None  # [n]: the client of each sample, -1 for none, if known
+    class_counts: Tensor  # [clients, classes]: training samples of each class
+
+    def of(self, client: int) -> Tensor | None:
+        """The predictions for a client, which most methods share; None if there are
+        none."""
+        return self.predictions.get(client, self.predictions.get(None))
+
+    @cached_property
+    def confusion(self) -> Tensor:
+        """The test samples of each true class (row) and predicted class (column),
+        float64 [classes, classes]; summed over ``predictions``."""
+        return sum(self.confusions.values(), torch.zeros(()))
+
+    @cached_property
+    def confusions(self) -> ByClient:
+        """The same, with the keys of ``predictions``."""
+        classes = self.class_counts.shape[1]
+        counted = (self.labels >= 0) & (self.labels < classes)
+        first = self.labels.long() * classes
+        counts: ByClient = {}
+        for client, predicted in self.predictions.items():
+            pairs = (first + predicted)[counted]
+            count = torch.bincount(pairs, minlength=classes**2).double()
+            counts[client] = count.view(classes, classes)
+        return counts
+
+
+Metric = Callable[[Seen], Any]
+
+
+def per_class(seen: Seen) -> list[float]:
+    """The share of each class's test samples that is recognised (recall)."""
+    return (seen.confusion.diag() / seen.confusion.sum(1)).tolist()
+
+
+def per_client(seen: Seen) -> list[float]:
+    """The accuracy on the test samples of each client; NaN for a client without any."""
+    if seen.owners is None:
+        raise ValueError("The test samples have no owners.")
+    clients, classes = seen.class_counts.shape
+    accuracies = []
+    for k in range(clients):
+        rows = seen.owners == k
+        predicted, labels = seen.of(k), seen.labels[rows]
+        counted = (labels >= 0) & (labels < classes)
+        if predicted is None or not counted.any():
+            accuracies.append(math.nan)
+        else:
+            correct = (predicted[rows] == labels)[counted]
+            accuracies.append(float(correct.double().mean()))
+    return accuracies
+
+
+def per_class_mix(seen: Seen) -> list[float]:
+    """For each client the accuracy on all test samples, in which a class weighs as much
+    as in the client's training samples. It stands in for ``per_client`` where test
+    samples have no owners, and sees no other particularity of a client."""
+    accuracies = []
+    for k, class_count in enumerate(seen.class_counts):
+        counts = seen.confusions.get(k, seen.confusions.get(None))
+        if counts is None:
+            accuracies.append(math.nan)
+            continue
+        weights = class_count * (counts.sum(1) > 0)  # without absent test classes
+        recall = (counts.diag() / counts.sum(1)).nan_to_num()
+        accuracies.append(float((weights * recall).sum() / weights.sum()))
+    return accuracies
+
+
+def worst_class_mix(seen: Seen) -> float:
+    """The lowest of ``per_class_mix``."""
+    values = [value for value in per_class_mix(seen) if not math.isnan(value)]
+    return min(values, default=math.nan)
+
+
+METRICS: dict[str, Metric] = {
+    f.__name__: f for f in (per_class, per_client, per_class_mix, worst_class_mix)
+}
+
+
+def find_metrics(metrics: Any, options: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Functions by the names of their columns, from names of ``options``, functions,
+    or places of functions (``fedlearn.extensions``)."""
+    if isinstance(metrics, str) or callable(metrics):
+        metrics = [metrics]
+    functions: dict[str, Metric] = {}
+    for entry in metrics:
+        metric = entry if callable(entry) else find(entry, options, "metric")
+        name = getattr(metric, "__name__", "")
+        if not name.isidentifier() or name in functions or name in COLUMNS:
+            raise ValueError(
+                f"The name of a metric becomes a new column, unlike {name!r}."
+            )
+        try:
+            inspect.signature(metric).bind(None)
+        except TypeError:
+            raise ValueError(
+                f"A metric takes one argument, what it sees of the test set, unlike "
+                f"{name}: write a function of it that calls that."
+            ) from None
+        functions[name] = metric
+    return functions
+
+
+def measured(metrics: dict[str, Metric], seen: Seen) -> dict[str, Any]:
+    """The columns, with None for all that is no finite number."""
+    if not seen.predictions:
+        return dict.fromkeys(metrics)
+    return {name: _column(name, metric(seen)) for name, metric in metrics.items()}
+
+
+def _column(name: str, value: Any) -> Any:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return [_column(name, part) for part in value]
+    if value is None:
+        return None
+    if not isinstance(value, Real):
+        raise ValueError(
+            f"The metric {name} gives {short(value)}, not a number or several."
+        )
+    return value if math.isfinite(value) else None
+
+
+# ---- the task
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +172,8 @@ class Task:
     are, mostly uint8, and are normalised when they are used.
 
     ``train`` and ``test`` are x [n, channels, height, width] and y [n, ...]: labels, or
-    whatever the task's ``loss`` and ``score`` take. ``owners`` is the client of each
-    test sample, int64 [n], -1 where it is nobody's; None if the data do not say. With
+    another input of ``loss`` and ``score``. ``owners`` is the client of each
+    test sample, int64 [n], -1 for none; None if the data do not say. With
     ``validation`` the test samples are a tenth of the training samples, on which nobody
     trains.
     """
@@ -54,16 +193,14 @@ class Task:
     validation: bool = False
     metrics: dict[str, Metric] = field(default_factory=dict, repr=False)  # by columns
 
-    default_data: ClassVar[str] = "digits"
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # by name
     augmentations: ClassVar[Mapping[str, Callable]] = {}
     known_metrics: ClassVar[Mapping[str, Metric]] = METRICS
-    ignored: ClassVar[float] = -100  # fills the y of a sample that counts for nothing
+    ignored: ClassVar[float] = -100  # fills the y of a sample that does not count
     batch: ClassVar[int] = 512  # of evaluation
-    right: ClassVar[Callable | None] = None  # see ``metrics.Seen``
-    about: ClassVar[dict[str, str]] = {}  # further entries of a history's ``meta``
+    meta: ClassVar[dict[str, str]] = {}  # further entries of ``describe``
 
-    # What kinds of task differ in:
+    # Kinds of tasks override:
 
     def loss(self, outputs: Any, y: Tensor) -> Tensor:
         """The mean of a batch's losses, for each leading client: outputs of a network
@@ -80,7 +217,7 @@ class Task:
 
     @staticmethod
     def find_source(dataset: Any) -> Source:
-        """The data that a set's name means, or that a maker has made."""
+        """The data of a set's name, or those that a maker has made."""
         return makers.find(dataset)
 
     @classmethod
@@ -94,15 +231,15 @@ class Task:
 
     def read(self, outputs: Any) -> Any:
         """A network's answer to each sample: of scores the best class."""
-        return outputs.argmax(-1)
+        return outputs[..., : self.source.classes].argmax(-1)
 
     def inputs(self, x: Tensor, client: int | None = None) -> Tensor:
-        """Stored samples -> normalised float32, with the client's own order of pixels
-        if the partition permutes them."""
+        """Stored samples -> normalised float32, with the client's order of pixels if
+        the partition permutes them."""
         mean, std = self.statistics
         return (self.permute(x, client) - mean) / std
 
-    # What they share:
+    # All kinds share:
 
     def predict(self, net: nn.Module, x: Any) -> Any:
         """A network's answers to samples in the form of the data, such as classes or
@@ -126,7 +263,7 @@ class Task:
     ) -> dict[str, Any]:
         """Measure a network on the test set: ``score`` and the task's metrics. A caller
         that brings ``predictions`` collects them by client for ``measure``. ``client``
-        owns the network or the order of pixels; None: everybody's."""
+        owns the network or the order of pixels; None: all clients."""
         collected: ByClient = {} if predictions is None else predictions
         with models.evaluating(net), torch.inference_mode():
             result = self.score(net, client, collected)
@@ -136,18 +273,15 @@ class Task:
 
     def measure(self, predictions: ByClient) -> dict[str, Any]:
         """The task's metrics, from predictions by client or, under None, for all."""
-        if not self.metrics:
-            return {}
-        return measured(self.metrics, self.seen(predictions))
+        return measured(self.metrics, self.seen(predictions)) if self.metrics else {}
 
     def seen(self, predictions: ByClient) -> Seen:
-        """What metrics see."""
-        y = self.test[1].cpu()
-        return Seen(predictions, y, self.owners, self.held, self.right)
+        """The argument of metrics."""
+        return Seen(predictions, self.test[1].cpu(), self.owners, self.class_counts)
 
     @cached_property
-    def held(self) -> Tensor:
-        """How much of each class every client holds, int64 [clients, classes]."""
+    def class_counts(self) -> Tensor:
+        """The training samples of each client and class, int64 [clients, classes]."""
         y = self.train[1].cpu()
         n = self.source.classes
         counts = []
@@ -193,7 +327,7 @@ class Task:
         network = self.network_name if network is None else network
         shape = shape or self.shape
         build = find_network(network, self.networks)
-        name = f"The network {shown(network)!r}"
+        name = f"The network {title_of(network)!r}"
         try:
             net = build(shape, self.source.classes)
         except Exception as error:
@@ -211,7 +345,7 @@ class Task:
         """``ValueError`` if a user's network cannot be trained on these samples."""
         with rng.scope(self.seed, "trial"):
             net = self.network()
-        name = f"The network {shown(self.network_name)!r}"
+        name = f"The network {title_of(self.network_name)!r}"
         models.check_tensors(name, net)
         x, y = (t[:2] for t in self.test)
         x = self.inputs(x)
@@ -249,7 +383,7 @@ class Task:
             yield net(self.inputs(x, client)), y
 
     def permute(self, x: Tensor, client: int | None) -> Tensor:
-        """The client's own order of pixels, if the partition permutes them."""
+        """The client's order of pixels, if the partition permutes them."""
         if client is None or self.split.permutations is None:
             return x
         order = torch.as_tensor(self.split.permutations[client], device=x.device)
@@ -265,10 +399,10 @@ class Task:
         augmented and permuted, [sum of n_k, channels, height, width], and their y. Each
         client has a permutation of its n_k positions, and a generator for
         augmentation."""
-        orders = [
+        positions = [
             self.owned[k][order] for k, order in zip(clients, orders, strict=True)
         ]
-        rows = torch.cat(orders).to(self.device)
+        rows = torch.cat(positions).to(self.device)
         x, y = self.train[0][rows], self.train[1][rows]
         if not self.augment and self.split.permutations is None:
             return x, y
@@ -290,9 +424,9 @@ class Task:
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Short hashes of the samples with their y, and of who holds which. Two tasks
-        of one description may differ, such as the two CIFAR-100s of
-        ``data.sources``."""
+        """Short hashes of the samples with their y, and of the clients' positions. Two
+        tasks of one description may differ, such as the two CIFAR-100s of
+        ``data.images``."""
         arrays: dict[str, Iterable[Tensor]] = {}
         arrays["images"] = (*self.train, *self.test)
         arrays["clients"] = self.owned
@@ -303,13 +437,13 @@ class Task:
         return {name: _digest(tensors) for name, tensors in arrays.items()}
 
     def describe(self) -> dict[str, Any]:
-        """What a history says about its task."""
+        """The entries of a history about its task."""
         entries = {
             "dataset": self.dataset,
             "clients": self.clients,
             "partition": repr(self.partition),
             "seed": self.seed,
-            "network": shown(self.network_name),
+            "network": title_of(self.network_name),
             "augment": list(self.augment),
             "train": len(self.train[1]),
             "test": len(self.test[1]),
@@ -320,12 +454,12 @@ class Task:
             entries["metrics"] = list(self.metrics)
         if self.source.note:
             entries["note"] = self.source.note
-        return entries | self.about
+        return entries | self.meta
 
     @classmethod
     def make(
         cls,
-        dataset: Any = None,
+        dataset: Any = "digits",
         clients: Any = None,
         partition: Any = None,
         seed: int = 0,
@@ -352,9 +486,9 @@ class Task:
                 "With validation no test image is looked at: leave test out."
             )
 
-        source = cls.find_source(cls.default_data if dataset is None else dataset)
+        source = cls.find_source(dataset)
+        assigned = find_owners(source, clients)
         owners = None
-        assigned = holders(source, clients)
         if assigned is None:
             clients = 10 if clients is None else int(clients)
             partition = partition or partitions.iid()
@@ -368,30 +502,34 @@ class Task:
             partition = assigned
             if assigned.owner is source.users and source.test_users is not None:
                 owners = torch.as_tensor(source.test_users)
-        if owners is None:
-            refuse_without_owners(metrics, source.name)
+        if owners is None and per_client in metrics.values():
+            raise ValueError(
+                f"The test samples of {source.name} belong to no client, so per_client "
+                "cannot be measured; per_class_mix weights their classes as a client's "
+                "training samples."
+            )
         size = source.train_x.shape[2:]
         if augment and min(size) == 1:
             raise ValueError("crop and flip are for images, and these are vectors.")
         if source.labels is not None and isinstance(partition, partitions.Permuted):
             raise ValueError("The partition permuted is for classification only.")
 
-        trained = keep(source.name, len(source.train_y), train, seed, "train")
-        tested = keep(source.name, len(source.test_y), test, seed, "test")
+        trained = drawn(source.name, len(source.train_y), train, seed, "train")
+        tested = drawn(source.name, len(source.test_y), test, seed, "test")
         test_x, test_y = source.test_x, source.test_y
         if validation:
-            drawn = torch.arange(len(source.train_y))[trained]
-            count = len(drawn) // 10
+            test_x, test_y = source.train_x, source.train_y
+            positions = torch.arange(len(test_y))[trained]
+            count = len(positions) // 10
             if not count:
                 raise ValueError(
-                    f"{source.name} has {len(drawn)} training images here, too few to "
-                    "hold a tenth out."
+                    f"{source.name} has {len(positions)} training images here, too few "
+                    "to hold a tenth out."
                 )
-            order = torch.randperm(
-                len(drawn), generator=rng.generator(seed, "validation")
-            )
-            tested, trained = drawn[order].tensor_split([count])
-            test_x, test_y = source.train_x, source.train_y
+            draw = rng.generator(seed, "validation")
+            order = torch.randperm(len(positions), generator=draw)
+            tested, trained = positions[order].tensor_split([count])
+        labels = source.train_y if source.labels is None else source.labels
         task = cls(
             dataset=source.name,
             clients=clients,
@@ -402,7 +540,7 @@ class Task:
             device=device,
             source=source,
             split=partition(
-                source.column(partition.by)[trained].numpy(),
+                torch.as_tensor(labels)[trained].numpy(),
                 clients,
                 rng.numpy_generator(seed, "partition"),
                 coarse=source.coarse,
@@ -422,7 +560,7 @@ class Task:
         return task
 
 
-def keep(name: str, total: int, count: int | None, seed: int, purpose: str) -> Any:
+def drawn(name: str, total: int, count: int | None, seed: int, purpose: str) -> Any:
     """The positions of ``count`` of a set's samples, drawn from the seed; all for
     None."""
     if count is None:
@@ -431,31 +569,30 @@ def keep(name: str, total: int, count: int | None, seed: int, purpose: str) -> A
     return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]
 
 
-def holders(source: Source, clients: Any) -> partitions.Assigned | None:
-    """Who holds what, if the data or ``clients`` say so; None if samples are dealt
-    out."""
-    users = isinstance(clients, str) and clients == "users"
-    if users and source.users is None:
+def find_owners(source: Source, clients: Any) -> partitions.Assigned | None:
+    """The clients of the samples, if the data or ``clients`` name them; None if samples
+    are dealt out."""
+    if isinstance(clients, str) and clients == "users" and source.users is None:
         raise ValueError(
             f'{source.name} names no users for clients="users": users= of '
             "fl.data.arrays and fl.data.dataset, and user= of fl.data.table, name them."
         )
-    if users or clients is None:
+    if clients is None or isinstance(clients, str) and clients == "users":
         return None if source.users is None else partitions.Assigned(source.users)
     if isinstance(clients, list | tuple):
         return partitions.positions(clients, len(source.train_y))
-    if not (isinstance(clients, str) or hasattr(clients, "__len__")):
-        check_whole("clients", clients)
-        return None
-    raise ValueError(
-        'clients must be a whole number of at least 1, "users", or a list of positions '
-        f"for each client, not {short(clients)}: users= of fl.data.arrays takes a name "
-        "for each sample."
-    )
+    if isinstance(clients, str) or hasattr(clients, "__len__"):
+        raise ValueError(
+            'clients must be a whole number of at least 1, "users", or a list of '
+            f"positions for each client, not {short(clients)}: users= of fl.data.arrays "
+            "takes a name for each sample."
+        )
+    check_whole("clients", clients)
+    return None
 
 
 def find_partition(partition: Any) -> partitions.Partition | None:
-    """The partition that a text means, or itself."""
+    """The partition of a text, or itself."""
     if isinstance(partition, str):
         return partitions.parse(partition)
     if not isinstance(partition, partitions.Partition | None):
@@ -465,8 +602,8 @@ def find_partition(partition: Any) -> partitions.Partition | None:
     return partition
 
 
-def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Callable:
-    """What a name means; with "@FILE" the network starts from the weights in that
+def find_network(network: str | Callable, options: Mapping[str, Callable]) -> Callable:
+    """The function of a name; with "@FILE" the network starts from the weights in that
     file."""
     if isinstance(network, nn.Module):
         raise ValueError(
@@ -477,13 +614,13 @@ def find_network(network: str | Callable, known: Mapping[str, Callable]) -> Call
     if callable(network):
         return network
     if not isinstance(network, str):
-        return find(network, known, "network")
+        return find(network, options, "network")
     name, at, file = network.partition("@")
-    build = find(name, known, "network")
+    build = find(name, options, "network")
     return models.starting_from(build, file) if at else build
 
 
-def shown(network: str | Callable) -> str:
+def title_of(network: str | Callable) -> str:
     """A network's name, for a sentence."""
     if isinstance(network, str):
         return network
@@ -492,15 +629,16 @@ def shown(network: str | Callable) -> str:
 
 def find_device(device: str | torch.device = "auto") -> torch.device:
     """The device of that name; "auto" is the GPU where there is one, else the CPU."""
-    names = []
-    if torch.cuda.is_available() and torch.cuda.device_count():
+    names = ["cpu"]
+    if torch.cuda.is_available():
         count = torch.cuda.device_count()
-        names = ["cuda", *(f"cuda:{i}" for i in range(count))]
-    name = [*names, "cpu"][0] if device == "auto" else str(device)
-    names = ["cpu", *names]
+        names += ["cuda", *(f"cuda:{i}" for i in range(count))]
     if torch.backends.mps.is_available():
         names.append("mps")
-    return torch.device(pick(name, {n: n for n in names}, "device"))
+    if device == "auto":
+        device = "cuda" if "cuda" in names else "cpu"
+    pick(str(device), dict.fromkeys(names), "device")
+    return torch.device(device)
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
@@ -509,3 +647,145 @@ def _digest(tensors: Iterable[Tensor]) -> str:
         digest.update(f"{t.dtype} {tuple(t.shape)}".encode())
         digest.update(t.cpu().contiguous().numpy())
     return digest.hexdigest()
+
+
+# ---- classification
+
+Pair = tuple[Tensor, Tensor]
+PADDING = 4  # pixels on each side that an image may be shifted by
+
+
+def crop(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
+    """Shift every image by up to ``PADDING`` pixels; the border becomes black."""
+    n, _, height, width = x.shape
+    padded = F.pad(x, [PADDING] * 4)
+    shift = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator)
+    shift = shift.to(x.device)
+    rows = (shift[0] + torch.arange(height, device=x.device))[:, :, None]
+    columns = (shift[1] + torch.arange(width, device=x.device))[:, None, :]
+    image = torch.arange(n, device=x.device)[:, None, None]
+    return padded[image, :, rows, columns].movedim(-1, 1), y
+
+
+def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
+    """Mirror every second image, left to right, at random."""
+    mirrored = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device) < 0.5
+    return torch.where(mirrored, x.flip(-1), x), y
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Mean over the batch for each leading client: logits [..., batch, classes], y ->
+    [...]."""
+    return F.cross_entropy(logits.movedim(-1, 1), y, reduction="none").mean(-1)
+
+
+class Classification(Task):
+    """Images with one label each."""
+
+    augmentations = {"crop": crop, "flip": flip}
+    loss = staticmethod(cross_entropy)  # type: ignore[assignment]
+
+    @staticmethod
+    def find_source(dataset: Any) -> Source:
+        source = makers.find(dataset)
+        if source.train_y.dim() > 1:
+            raise ValueError(f"{source.name} has more than one label a picture.")
+        return source
+
+    def predict(self, net: nn.Module, x: Any) -> Any:
+        """The class of each sample: an array of the labels' names, if they have any,
+        else a tensor of numbers."""
+        numbers = super().predict(net, x)
+        names = self.source.names
+        return np.array(names)[numbers.cpu().numpy()] if names else numbers
+
+    @classmethod
+    def default_network(cls, source: Source) -> str:
+        channels, height, width = source.train_x.shape[1:]
+        if min(height, width) < 4:
+            return "mlp"
+        if max(height, width) <= 16:
+            return "digits_cnn"
+        if max(height, width) <= 32:
+            return "mcmahan_cnn" if channels == 1 else "cifar_cnn"
+        return "digits_resnet"  # pooled to one pixel at its end, whatever the size
+
+    def score(
+        self, net: nn.Module, client: int | None, predictions: ByClient
+    ) -> dict[str, float]:
+        """Accuracy and mean loss; with permuted pixels, in the order of ``client`` or,
+        for None, the mean over the clients' orders."""
+        views: Any = [client]
+        if self.split.permutations is not None and client is None:
+            views = range(self.clients)
+        right, total, n = 0, 0.0, len(self.test[1]) * len(views)
+        for view in views:
+            predicted = []
+            for logits, target in self.tested(net, view):
+                predicted.append(logits.argmax(-1))
+                right += int((predicted[-1] == target).sum())
+                total += float(self.loss(logits, target) * len(target))
+            if self.metrics:
+                predictions[view] = torch.cat(predicted).cpu()
+        return {"accuracy": right / n, "loss": total / n}
+
+
+@wraps(Task.make, assigned=(), updated=())  # its signature
+def classification(*args: Any, **options: Any) -> Classification:
+    """A task: ``dataset`` split over ``clients``.
+
+    Parameters
+    ----------
+    dataset
+        A name (see ``fedlearn.data.images``), or your own data, which
+        ``fl.data.arrays``, ``clients``, ``dataset`` and ``table`` make; or
+        "mine.py:name", a function that gives such data.
+    clients
+        Their number, by default 10; or "users", a client for each user that the data
+        name, which is the default if they name some; or a list of positions of training
+        samples for each.
+    partition
+        An object of ``fl.partition`` or its text, such as ``"dirichlet:0.5"``; IID by
+        default.
+    seed
+        Of all random numbers.
+    network
+        A name in ``fl.models.NETWORKS``, a function ``(shape, classes) -> module``, or
+        the place of one (``fedlearn.extensions``).
+    augment
+        Any of "crop" and "flip".
+    train, test
+        The number of images to keep, drawn once from the seed, for quick runs.
+    device
+        "auto" (the GPU where there is one), "cpu", "cuda" or one of several GPUs,
+        "cuda:1".
+    metrics
+        Names in ``fl.tasks.METRICS``, or functions, which are measured beside accuracy
+        and loss.
+    validation
+        Whether a tenth of the training images, drawn from the seed, is held out and
+        takes the place of the test images: for choices, such as that of a learning
+        rate.
+
+    Returns
+    -------
+    Classification
+        What ``fl.run`` takes.
+
+    Raises
+    ------
+    ValueError
+        For arguments that are not allowed, or not together.
+    DataError
+        For data that are absent or damaged.
+
+    Examples
+    --------
+    >>> task = classification("digits", clients=3, partition="dirichlet:0.5", train=60)
+    >>> task.shape, sum(task.sizes)
+    ((1, 8, 8), 60)
+    """
+    return Classification.make(*args, **options)
+
+
+TASKS = {"classification": classification}

@@ -9,10 +9,8 @@ import io
 import os
 import shutil
 import socket
-import struct
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -42,18 +40,16 @@ COARSE = [
 ]
 TIMEOUT = 12  # seconds without an answer after which a download is given up
 LOSSY = "CIFAR-100 from a lossy AVIF copy (quality 62)"
-IMAGES = ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .tif .tiff".split()
-Listing = Sequence[tuple[Path, int]]  # files and their labels
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source:
-    """What a task takes: samples and their y, to train and to test.
+    """The input of a task: samples and their y, to train and to test.
 
     Samples are uint8 or float32 [n, channels, height, width]; vectors are [n, 1, 1,
-    features]. y is a label for each, int64 [n], or whatever a task's loss takes. mean
-    and std are of the raw training values, for each channel, or for each feature of
-    vectors."""
+    features]. y is a label for each, int64 [n], or another input of the task's loss.
+    mean and std are those of the raw training values, for each channel, or for each
+    feature of vectors."""
 
     name: str
     train_x: torch.Tensor
@@ -67,23 +63,11 @@ class Source:
     note: str = ""  # stands beside every figure that is made with this copy
     names: tuple = ()  # of the classes, if they are not 0, 1, ...
     users: np.ndarray | None = None  # int64 [n]: the user of each training sample
-    test_users: np.ndarray | None = None  # the same of test samples; -1: of nobody
+    test_users: np.ndarray | None = None  # the same of test samples; -1: no user
     labels: np.ndarray | None = None  # the main class, if ``train_y`` is no label
-    counts: np.ndarray | None = None  # int [n]: how many objects a picture shows
     columns: tuple = ()  # the names of a table's features
     user_names: tuple = ()
-    channels: str | None = None  # as the samples were given: "first" or "last"
-
-    def column(self, name: str) -> torch.Tensor:
-        """Of each training sample what a partition goes by: "labels" or "counts"."""
-        if name == "labels" and self.labels is None:
-            return self.train_y
-        values = getattr(self, name)
-        if values is None:
-            raise ValueError(
-                f"{self.name} has one object an image: there is nothing to count."
-            )
-        return torch.as_tensor(values)
+    channels: str | None = None  # the layout of the original arrays: "first" or "last"
 
 
 def data_path(*parts: str) -> Path:
@@ -92,20 +76,19 @@ def data_path(*parts: str) -> Path:
     return DATA.joinpath(*parts)
 
 
-# ---- what is known of a data set before it is there
+# ---- the sets
 
 
 class Known(NamedTuple):
-    """How large a data set is, and where it comes from."""
+    """The size of a data set, and its origin."""
 
     classes: int
-    shape: tuple[int, int, int]  # channels, height, width
     train: int  # images
     test: int
-    site: str = ""  # where it comes from, with so many megabytes
+    site: str = ""  # of the download
     megabytes: int = 0
     torchvision: str | None = None  # its class there, which fetches it
-    places: tuple[str, ...] = ()  # what to look for in a folder, the usual one first
+    places: tuple[str, ...] = ()  # patterns of files in a folder, the usual one first
 
 
 AMAZON = "ossci-datasets.s3.amazonaws.com/mnist"
@@ -114,10 +97,9 @@ TORONTO = "www.cs.toronto.edu/~kriz/cifar.html"
 EDINBURGH = "datashare.ed.ac.uk/handle/10283/3192"
 STANFORD = "cs231n.stanford.edu/tiny-imagenet-200.zip"
 SETS = {
-    "digits": Known(10, (1, 8, 8), 1347, 450),
+    "digits": Known(10, 1347, 450),
     "mnist": Known(
         10,
-        (1, 28, 28),
         60000,
         10000,
         AMAZON,
@@ -127,7 +109,6 @@ SETS = {
     ),
     "fashion_mnist": Known(
         10,
-        (1, 28, 28),
         60000,
         10000,
         ZALANDO,
@@ -137,7 +118,6 @@ SETS = {
     ),
     "cifar10": Known(
         10,
-        (3, 32, 32),
         50000,
         10000,
         TORONTO,
@@ -147,7 +127,6 @@ SETS = {
     ),
     "cifar100": Known(
         100,
-        (3, 32, 32),
         50000,
         10000,
         TORONTO,
@@ -157,7 +136,6 @@ SETS = {
     ),
     "cinic10": Known(
         10,
-        (3, 32, 32),
         90000,
         90000,
         EDINBURGH,
@@ -167,7 +145,6 @@ SETS = {
     ),
     "tiny_imagenet": Known(
         200,
-        (3, 64, 64),
         100000,
         10000,
         STANFORD,
@@ -179,8 +156,8 @@ SETS = {
 ANNOTATED: dict[str, Known] = {}  # with boxes or masks: fedlearn.seeing adds its own
 
 
-def about(name: str) -> Known:
-    """What is known of a data set, whose name may have a size behind it, such as
+def facts(name: str) -> Known:
+    """Size and origin of a data set, whose name may have a size behind it, such as
     "voc:96"."""
     return pick(name.partition(":")[0], SETS | ANNOTATED, "data set")
 
@@ -199,7 +176,7 @@ def _find(name: str) -> Path | None:
     if name.partition(":")[0] == "digits":
         return DIGITS
     for folder in _folders():
-        for pattern in about(name).places:
+        for pattern in facts(name).places:
             copies = sorted(folder.glob(pattern))
             if copies:
                 return copies[0]
@@ -207,13 +184,13 @@ def _find(name: str) -> Path | None:
 
 
 def available(name: str) -> bool:
-    """Is there a copy on this machine? Never asks the network and reads no image."""
+    """Whether this machine has a copy; the network is not asked, and no image read."""
     return _find(name) is not None
 
 
 def locate(name: str) -> Path:
-    """Where a data set lies, which is fetched if it has to be; ``DataError`` if it
-    cannot be."""
+    """The place of a data set, which is fetched if it is not on this machine;
+    ``DataError`` if it cannot be."""
     if not available(name):
         _fetch(name)
     place = _find(name)
@@ -221,72 +198,29 @@ def locate(name: str) -> Path:
     return place
 
 
-def note(name: str) -> str:
-    """What to print beside figures made with the copy on this machine; empty for
-    most."""
-    place = _find(name)
-    if place and name in LISTINGS:  # which may be a part
-        with suppress(OSError, ValueError, DataError):  # said where it is read
-            return _part(name, *count_listed(name, place))
-    return LOSSY if place and _lossy(name, place) else ""
-
-
-def _lossy(name: str, place: Path) -> bool:
-    return name == "cifar100" and place.suffix == ".npz"
-
-
-def _part(name: str, train: int, test: int) -> str:
-    """What to say of a copy with so many images; empty if it is whole."""
-    whole = about(name)
-    if (train, test) == (whole.train, whole.test):
-        return ""
-    return (
-        f"a part of {name}: {train:,} of {whole.train:,} images to train, {test:,} of "
-        f"{whole.test:,} to test"
-    )
-
-
 def missing(names: Iterable[str]) -> list[str]:
-    """A line for each data set that is not on this machine: which, how large, where
-    from."""
+    """A line for each data set that is not on this machine: its name, size and
+    origin."""
     names = dict.fromkeys(name.partition(":")[0] for name in names)
-    absent = [name for name in names if not available(name)]
-    return [f"{name}: {origin(name, not about(name).torchvision)}" for name in absent]
+    return [f"{name}: {_origin(name)}" for name in names if not available(name)]
 
 
-def origin(name: str, by_hand: bool = True) -> str:
-    """How large a data set is and where from, and where it has to lie."""
-    entry = about(name)
-    folder = (
-        f", to be unpacked as {entry.places[0]} in FEDLEARN_DATA" if by_hand else ""
-    )
-    return f"{entry.megabytes} MB from {entry.site}{folder}"
-
-
-def offline() -> bool:
-    """Whether ``FEDLEARN_OFFLINE`` forbids to fetch anything."""
-    return os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0")
-
-
-def _absent(name: str, why: str) -> DataError:
-    entry = about(name)
-    folders = " and ".join(map(str, _folders()))
-    remedy = f" as {entry.places[0]}."
+def _origin(name: str) -> str:
+    """The size and the site of a data set, and how to unpack it by hand."""
+    entry = facts(name)
+    size = f"{entry.megabytes} MB from {entry.site}"
     if entry.torchvision:
-        remedy = ", or connect to the network once."
-    return DataError(
-        f"The data set {name} ({entry.megabytes} MB, from {entry.site}) is not in "
-        f"{folders} and {why}: set FEDLEARN_DATA to a folder that holds it{remedy}"
-    )
+        return size
+    return f"{size}, to be unpacked as {entry.places[0]} in FEDLEARN_DATA"
 
 
 def _fetch(name: str) -> None:
-    """Download into a folder of this process, then put it into the cache in one
-    step."""
-    kind = about(name).torchvision
+    """Download into a folder of this process, then move the set, without its archive,
+    into the cache in one step."""
+    kind = facts(name).torchvision
     if kind is None:
         raise _absent(name, "has to be fetched by hand")
-    if offline():
+    if os.environ.get("FEDLEARN_OFFLINE", "0") not in ("", "0"):
         raise _absent(name, "FEDLEARN_OFFLINE forbids to fetch it")
     with extra("data"):
         from torchvision import datasets
@@ -297,14 +231,9 @@ def _fetch(name: str) -> None:
     try:
         CACHE.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=CACHE) as folder:
-            with (
-                open(os.devnull, "w") as null,
-                redirect_stdout(null),
-                redirect_stderr(null),
-            ):
-                getattr(datasets, kind)(folder, download=True)
+            getattr(datasets, kind)(folder, download=True)
             for path in Path(folder).iterdir():
-                if path.is_dir() and not available(name):  # nobody was faster
+                if path.is_dir() and not available(name):  # else another was faster
                     shutil.rmtree(CACHE / path.name, ignore_errors=True)
                     path.replace(CACHE / path.name)
     except Exception as error:
@@ -313,17 +242,26 @@ def _fetch(name: str) -> None:
         socket.setdefaulttimeout(timeout)
 
 
+def _absent(name: str, why: str) -> DataError:
+    folders = " and ".join(map(str, _folders()))
+    network = ", or connect to the network once" if facts(name).torchvision else ""
+    return DataError(
+        f"The data set {name} ({_origin(name)}) is not in {folders} and {why}: set "
+        f"FEDLEARN_DATA to a folder that holds {facts(name).places[0]}{network}."
+    )
+
+
 # ---- readers: train x, train y, test x, test y from a file or folder
 # Images are uint8 [n, height, width, channels], labels 0, 1, ...
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line without its full stop."""
+    """The message of an error, in one line without its full stop."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def open_image(path: Any) -> Any:
-    """A PIL image that is in memory; ``DataError`` names the file that is none."""
+    """A PIL image that is in memory; ``DataError`` names a file that is none."""
     with extra("data"):
         from PIL import Image
 
@@ -344,9 +282,7 @@ def digits(place: Any = None) -> tuple:
     moves it."""
     with np.load(DIGITS) as file:
         x, y = file["images"][..., None], file["labels"].astype(np.int64)
-    order = np.random.RandomState(0).permutation(
-        len(y)
-    )  # numpy keeps this stream for good
+    order = np.random.RandomState(0).permutation(len(y))  # a stream that numpy keeps
     order = order[np.argsort(y[order], kind="stable")]
     test = np.isin(np.arange(len(order)), order[::4])  # every fourth of each class: 450
     return x[~test], y[~test], x[test], y[test]
@@ -356,20 +292,17 @@ def mnist(file: Path) -> tuple:
     """The four files of MNIST and Fashion-MNIST beside this one, as they are or
     gzipped."""
 
-    def array(stem, header):
-        path = file.parent / f"{stem}-ubyte"
-        zipped = path.with_name(f"{path.name}.gz")
-        data = (
-            path.read_bytes() if path.exists() else gzip.decompress(zipped.read_bytes())
-        )
-        shape = struct.unpack_from(f">{header}I", data)[1:]  # after the magic number
-        return np.frombuffer(data, np.uint8, offset=4 * header).reshape(shape)
-
-    x, test_x = (
-        array(f"{part}-images-idx3", 4)[..., None] for part in ("train", "t10k")
-    )
-    y, test_y = (array(f"{part}-labels-idx1", 2) for part in ("train", "t10k"))
-    return x, y, test_x, test_y
+    arrays = []
+    for part in ("train", "t10k"):
+        for stem, header in (("images-idx3", 16), ("labels-idx1", 8)):
+            path = file.parent / f"{part}-{stem}-ubyte"
+            if path.exists():
+                data = path.read_bytes()
+            else:
+                data = gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes())
+            arrays.append(np.frombuffer(data, np.uint8, offset=header))
+    x, y, test_x, test_y = arrays
+    return x.reshape(-1, 28, 28, 1), y, test_x.reshape(-1, 28, 28, 1), test_y
 
 
 def _batches(kind: str, folder: Path) -> tuple:
@@ -378,9 +311,8 @@ def _batches(kind: str, folder: Path) -> tuple:
     with extra("data"):
         from torchvision import datasets
 
-    train, test = (
-        getattr(datasets, kind)(folder.parent, train=part) for part in (True, False)
-    )
+    make = getattr(datasets, kind)
+    train, test = (make(folder.parent, train=part) for part in (True, False))
     return train.data, np.array(train.targets), test.data, np.array(test.targets)
 
 
@@ -402,102 +334,66 @@ def cifar10(place: Path) -> tuple:
 
 
 def cifar100(place: Path) -> tuple:
-    """The official batches, or a lossy copy: six AVIF sheets, or the arrays unpacked
-    from them."""
+    """The official batches, or a lossy copy: six AVIF sheets, for Pillow 11.3 or later,
+    or the arrays unpacked from them."""
     if not _lossy("cifar100", place):
         return _batches("CIFAR100", place)
     z = np.load(place)
     if "x_train" in z:
         return z["x_train"], z["y_train"], z["x_test"], z["y_test"]
-    with extra("data"):
-        from PIL import features
-
-    if not features.check("avif"):
-        raise DataError("AVIF needs Pillow 11.3 or later")
     data, y, train = z["avif"], z["labels"], z["split"] == 0
     sheets = (io.BytesIO(data[a:b].tobytes()) for a, b in pairwise(z["offsets"]))
     x = np.concatenate([_sheet(sheet) for sheet in sheets])
     return x[train], y[train], x[~train], y[~train]
 
 
-def folders(path: Path) -> list[Path]:
-    """Those in a folder, but for what the operating system hides."""
-    return sorted(
-        p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")
-    )
+def _lossy(name: str, place: Path) -> bool:
+    return name == "cifar100" and place.suffix == ".npz"
 
 
-def images(path: Path) -> list[Path]:
-    """The files of images in a folder, likewise."""
-    visible = (
-        p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != "."
-    )
-    return sorted(p for p in visible if p.is_file())
+def _folder(path: Path) -> Any:
+    """torchvision's list of the images in a folder for each class, without what the
+    operating system hides."""
+    with extra("data"):
+        from torchvision.datasets import ImageFolder, folder
+
+    def is_image(file: str) -> bool:
+        hidden = Path(file).name.startswith(".")
+        return not hidden and folder.is_image_file(file)
+
+    return ImageFolder(path, is_valid_file=is_image)
 
 
-def _labelled(classes: Sequence[Path]) -> Listing:
-    """The pictures in the folder of each class, of which none may be empty."""
-    listing = [(file, i) for i, place in enumerate(classes) for file in images(place)]
-    if empty := {*range(len(classes))} - {i for _, i in listing}:
-        raise DataError(f"{classes[min(empty)]} has no pictures.")
-    return listing
-
-
-def _cinic10(folder: Path) -> tuple[Listing, Listing]:
+def _cinic10(place: Path) -> list:
     """``{train,test}/<class>/*.png``, 90,000 each; as the authors of FedGKT do, the
     90,000 of ``valid`` are left alone."""
-    classes = [path.name for path in folders(folder / "train")]
-    if len(classes) != 10:
-        raise DataError(
-            f"train has {len(classes)} folders, not one for each of 10 classes."
-        )
-    train, test = (
-        _labelled([folder / part / c for c in classes]) for part in ("train", "test")
-    )
-    return train, test
+    train, test = _folder(place / "train"), _folder(place / "test")
+    if len(train.classes) != 10 or test.classes != train.classes:
+        raise DataError("train and test have no folders for the same 10 classes")
+    return [train.samples, test.samples]
 
 
-def _tiny_imagenet(folder: Path) -> tuple[Listing, Listing]:
-    """``train/<class>/images/*.JPEG``, 500 of each of the classes in ``wnids.txt``;
-    copies without ``images`` are read, too. The published test pictures have no labels,
-    so those of ``val`` are the test."""
-    classes = sorted({*(folder / "wnids.txt").read_text(encoding="utf-8-sig").split()})
-    lines = (
-        (folder / "val" / "val_annotations.txt")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    )
-    rows = (line.split("\t")[:2] for line in lines if line.strip())
-    test = [
-        (folder / "val" / "images" / file, classes.index(name)) for file, name in rows
-    ]
-    places = [folder / "train" / name / "images" for name in classes]
-    return _labelled(
-        [place if place.is_dir() else place.parent for place in places]
-    ), test
+def _tiny_imagenet(place: Path) -> list:
+    """``train/<class>/images/*.JPEG``, 500 of each class; copies without ``images`` are
+    read, too. The published test pictures have no labels, so those of ``val`` are the
+    test."""
+    train = _folder(place / "train")
+    text = (place / "val" / "val_annotations.txt").read_text(encoding="utf-8")
+    test = []
+    for line in text.splitlines():
+        file, label, *_ = line.split("\t")
+        test.append((place / "val" / "images" / file, train.class_to_idx[label]))
+    return [train.samples, test]
 
 
-LISTINGS = {
-    "cinic10": _cinic10,
-    "tiny_imagenet": _tiny_imagenet,
-}  # their pictures, with labels
-
-
-def count_listed(name: str, folder: Path) -> tuple[int, int]:
-    """How many pictures a copy of one of ``LISTINGS`` has, to train and to test; none
-    is opened."""
-    train, test = LISTINGS[name](folder)
-    return len(train), sum(file.exists() for file, _ in test)
-
-
-def _pictures(name: str, folder: Path) -> tuple:
-    """Those of one of ``LISTINGS`` in RGB, grey ones too."""
-    size, arrays = SETS[name].shape[1], []
-    for listing in LISTINGS[name](folder):
-        x = np.empty((len(listing), size, size, 3), np.uint8)
+def _pictures(listed: Callable[[Path], list], side: int, place: Path) -> tuple:
+    """Listed files in RGB, grey ones too, with their labels."""
+    arrays = []
+    for listing in listed(place):
+        x = np.empty((len(listing), side, side, 3), np.uint8)
         for row, (file, _) in zip(x, listing, strict=True):
             image = open_image(file)
-            if image.size != (size, size):
+            if image.size != (side, side):
                 raise DataError(f"{file} is {image.width} x {image.height} pixels.")
             row[:] = np.asarray(image.convert("RGB"))
         arrays += [x, np.array([label for _, label in listing])]
@@ -505,9 +401,13 @@ def _pictures(name: str, folder: Path) -> tuple:
 
 
 READERS: dict[str, Callable[[Path], tuple]] = {
-    **{"digits": digits, "mnist": mnist, "fashion_mnist": mnist},
-    **{"cifar10": cifar10, "cifar100": cifar100},
-    **{name: partial(_pictures, name) for name in LISTINGS},
+    "digits": digits,
+    "mnist": mnist,
+    "fashion_mnist": mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "cinic10": partial(_pictures, _cinic10, 32),
+    "tiny_imagenet": partial(_pictures, _tiny_imagenet, 64),
 }
 
 
@@ -518,10 +418,8 @@ def moments(x: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         x = x.transpose(1, 3)
     if x.dtype == torch.uint8:
         # Counts of the 256 values give both exactly, with no float copy of the images.
-        counts = [
-            torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)
-        ]
-        share = torch.stack(counts).double()
+        bands = [torch.bincount(band.flatten(), minlength=256) for band in x.unbind(1)]
+        share = torch.stack(bands).double()
         share = share / share.sum(1, keepdim=True)
         value = torch.arange(256.0, dtype=torch.float64)
         mean = share @ value
@@ -560,7 +458,18 @@ def load(name: str) -> Source:
         std,
         classes,
         coarse=np.array(COARSE) if name == "cifar100" else None,
-        note=LOSSY if _lossy(name, place) else _part(name, len(train_y), len(test_y)),
+        note=LOSSY if _lossy(name, place) else _subset(name, len(train_y), len(test_y)),
+    )
+
+
+def _subset(name: str, train: int, test: int) -> str:
+    """A note on a copy with so many images; empty if it is whole."""
+    whole = facts(name)
+    if (train, test) == (whole.train, whole.test):
+        return ""
+    return (
+        f"a part of {name}: {train:,} of {whole.train:,} images to train, {test:,} of "
+        f"{whole.test:,} to test"
     )
 
 
