@@ -21,7 +21,7 @@ from ..core import (
     Step,
     Tensors,
 )
-from ..errors import Diverged, WireError
+from ..errors import WireError
 
 Params = list[torch.Tensor]
 
@@ -151,7 +151,7 @@ class Wrapper(Part):
 
 @dataclass(frozen=True)
 class Continued(Wrapper, Optimizer):
-    """Another optimiser whose state, as long as finite, stays in the client's memory."""
+    """Another optimiser, whose state stays in the client's memory."""
 
     of: Optimizer = Adam()
 
@@ -164,9 +164,8 @@ class Continued(Wrapper, Optimizer):
         stacked = isinstance(ctx.memory, list)
         for k, memory in enumerate(ctx.memory if stacked else [ctx.memory]):
             rows = {name: t[k] if stacked else t for name, t in tensors.items()}
-            if all(name in memory and memory[name].isfinite().all() for name in rows):
-                for name, t in rows.items():
-                    t.copy_(memory[name])
+            for name in rows.keys() & memory.keys():
+                rows[name].copy_(memory[name])
             memory.update(rows)  # these are the tensors that training changes
         return state
 
@@ -210,9 +209,3 @@ def summed(
         update = {n: t for n, t in a.update.items() if n not in names}
         rest.append(a._replace(update=update))
     return rest, sums
-
-
-def refuse_diverged(tensors: Tensors, ctx: Context) -> None:
-    """``Diverged`` for NaN, which would stay in a client's memory."""
-    if not all(t.isfinite().all() for t in tensors.values()):
-        raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from .. import rng
-from ..core import SGD, Averaging, Context, Model, TaskNetwork, Update, Uplink
+from ..core import SGD, Averaging, Context, Model, Update, Uplink
 from ..errors import check_whole, pick, short
-from ..models.kernels import COPIES, Generated, draw, represent
+from ..models.kernels import COPIES, Generated, represent
 from ..models.kernels import write_out as write_out
 from ..wire import Schema
 from ..wire.base import brief
@@ -36,10 +36,9 @@ STARTS = {  # where the kernels of convolutions begin: as the network has them, 
 
 @dataclass(frozen=True)
 class Representative(Model):
-    """The network of another model part with ``base_kernels`` representative kernels a convolution.
+    """The task's network with ``base_kernels`` representative kernels a convolution.
 
-    With ``redraw``, ``refresh`` with the round of a state comes before the state is loaded into a
-    new network.
+    The options are those of ``fed_kgf``.
     """
 
     __repr__ = brief
@@ -49,7 +48,6 @@ class Representative(Model):
     alpha: bool = True
     detach: bool = False
     redraw: bool = False
-    of: Model = TaskNetwork()
     every_call: bool = field(default=False, repr=False)
     copies: str = field(default="generated", repr=False)
     start: str = field(default="network", repr=False)
@@ -60,7 +58,7 @@ class Representative(Model):
         pick(self.start, STARTS, "start")
 
     def build(self, task: Any) -> nn.Module:
-        net = self.of.build(task)
+        net = task.network()
         for layer in net.modules():
             if isinstance(layer, nn.Conv2d):
                 STARTS[self.start](layer)
@@ -76,22 +74,12 @@ class Representative(Model):
         )
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        self.of.refresh(net, task, round)
-        anew = self.redraw or self.every_call
-        trained = self.copies == "trained"
-        for name, layer in net.named_modules() if anew or trained else ():
-            if not isinstance(layer, Generated):
-                continue
-            if anew:
-                layer.place = (task.seed, "kernel generation", name, round)
-                layer.calls = 0
-                alpha, beta = draw(layer.beta.shape[-4:], task.seed, name, round)
-                layer.beta.copy_(beta)  # for all clients if stacked
-                if self.alpha:
-                    layer.alpha.copy_(alpha)
-            if trained:
-                with torch.no_grad():
-                    layer.rest.copy_(layer.generated(layer.alpha, layer.beta))
+        for name, layer in net.named_modules():
+            if isinstance(layer, Generated):
+                if self.redraw or self.every_call:
+                    layer.draw(task.seed, name, round)
+                if self.copies == "trained":
+                    layer.discard()
 
 
 def modules(schema: Schema) -> list[list[str]]:
@@ -189,19 +177,19 @@ def fed_kgf(
       ``start``; line 12 trains copies, too, ``copies``: the recipe fed_kgf_controls has both
     * a 1 x 1 convolution belongs to the module before it: 18 of ResNet-18, as the paper counts
     """
+    model = Representative(
+        base_kernels,
+        sign,
+        alpha,
+        detach,
+        redraw,
+        every_call,
+        copies,
+        start,
+    )
     return Averaging(
         "fed_kgf",
-        Representative(
-            base_kernels,
-            sign,
-            alpha,
-            detach,
-            redraw,
-            TaskNetwork(),
-            every_call,
-            copies,
-            start,
-        ),
+        model,
         optimizer=SGD(lr, momentum),
         uplink=Uplink(Modules(groups), Update()),
     )

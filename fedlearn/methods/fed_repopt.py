@@ -35,19 +35,11 @@ from ..core import (
     TaskLoss,
     Tensors,
 )
-from ..errors import check_number, pick, short
+from ..errors import check_number, pick
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
 from ..wire.base import brief
 from .base import Added, Params
-
-
-def check_form(part: Any, method: Any) -> None:
-    """``ValueError`` unless the model has one kernel a block, for a part that needs it."""
-    if getattr(method.model, "form", "") != "repopt":
-        raise ValueError(
-            f'{part!r} needs the model part Form("repopt"), not {method.model!r}.'
-        )
 
 
 @dataclass(frozen=True)
@@ -86,12 +78,6 @@ class Form(Model):
     def __post_init__(self) -> None:
         Named(self.network)  # refuses what is no network
         pick(self.form, reparam.FORMS | {"repopt": None}, "form")
-        scaled = self.form in ("csla", "search", "repopt")
-        if self.scales is not None and not (isinstance(self.scales, Scales) and scaled):
-            raise ValueError(
-                'scales are Scales, for the forms "csla", "search" and "repopt", not '
-                f'{short(self.scales)} for "{self.form}".'
-            )
 
     def build(self, task: Any) -> nn.Module:
         collapsed = self.form == "repopt"
@@ -112,8 +98,8 @@ class Multiplied(Optimizer):
 
     _power = 2
 
-    def check(self, method: Any) -> None:
-        check_form(self, method)
+    def validate(self, ctx: Context) -> None:
+        constants(ctx.net)  # refuses a network in another form
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         state = super().init(params, ctx)
@@ -152,9 +138,6 @@ class RepAdam(Multiplied, Adam):
 @dataclass(frozen=True)
 class Constants(Added):
     """With the first message to a client the constants, which it keeps."""
-
-    def check(self, method: Any) -> None:
-        check_form(self, method)
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return {name: tuple(t.shape) for name, t in constants(net).items()}

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..core import SGD, Averaging, Context, Optimizer, TaskLoss, run
-from ..errors import check_number, check_whole, short
-from ..models.repopt import SCALES, Scales
+from ..core import SGD, Averaging, Context, TaskLoss, run
+from ..errors import check_number, short
+from ..models.repopt import Scales, scales_of
 from .base import Continued
 from .fed_repopt import Form, Smoothed
 
@@ -80,8 +80,7 @@ def search(
     warmup : int
         Rounds in which the rate rises; then it falls along half a cosine. Authors': 10.
     clip : float
-        Greatest length of a gradient; 0: any. Authors': 5. With this or ``warmup`` momentum goes
-        on from round to round.
+        Greatest length of a gradient; 0: any. Authors': 5.
 
     Returns
     -------
@@ -100,32 +99,27 @@ def search(
     >>> fl.repopt_search(task, rounds=1)
     Scales(digest='...')
     """
-    if not hasattr(task, "evaluate"):
-        raise ValueError(f"A search takes a task (fedlearn.tasks), not {short(task)}.")
-    check_whole("rounds", rounds)
-    if task.clients != 1:
+    if getattr(task, "clients", 1) != 1:
         raise ValueError(
             f"A search takes a task with one client, the server, not {task.clients}."
         )
-    optimizer: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
-    if warmup or clip:
-        planned = Planned(
-            lr,
-            momentum,
-            weight_decay,
-            spare=spare,
-            rounds=rounds,
-            warmup=warmup,
-            clip=clip,
-        )
-        optimizer = Continued(planned)
+    optimizer = Planned(
+        lr,
+        momentum,
+        weight_decay,
+        spare=spare,
+        rounds=rounds,
+        warmup=warmup,
+        clip=clip,
+    )
+    method = Averaging(
+        "search",
+        Form("search", network),
+        Smoothed(smoothing) if smoothing else TaskLoss(),
+        Continued(optimizer),
+    )
     history = run(
-        Averaging(
-            "search",
-            Form("search", network),
-            Smoothed(smoothing) if smoothing else TaskLoss(),
-            optimizer,
-        ),
+        method,
         task,
         rounds,
         batch_size=batch_size,
@@ -133,9 +127,5 @@ def search(
         checkpoint=checkpoint,
         progress=False,
     )
-    ends = tuple(f".{name}.value" for name in SCALES)
-    scales = {}
-    for name, t in (history.state or {}).items():
-        if name.endswith(ends):
-            scales[name.removesuffix(".value")] = t.clone()
-    return Scales(scales)
+    scales = scales_of(history.network())
+    return Scales({name: t.clone() for name, t in scales.items()})

@@ -5,7 +5,7 @@ Algorithm 2.
     server:  m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2,   v^ <- max(v^, v, eps)
              w <- w + lr m / sqrt(v^)
 
-C is the scaled sign, (||x||_1 / d) sign(x), or top-k. D is the mean of what arrived. A client
+C is the scaled sign, (||x||_1 / d) sign(x). D is the mean of what arrived. A client
 keeps its e_i while it does not take part. Batch statistics are averaged as they are.
 """
 
@@ -28,7 +28,7 @@ from ..core import (
     Uplink,
 )
 from ..errors import check_number, pick
-from ..wire import Signs, TopK
+from ..wire import Signs
 from ..wire.base import brief
 
 
@@ -91,8 +91,6 @@ class AMSGrad(Aggregator):
 def fedcams(
     lr: float = 0.1,
     server_lr: float = 1.0,
-    ratio: float | None = None,
-    feedback: bool = True,
     scale: str = "tensor",
     corrected: bool = False,
 ) -> Averaging:
@@ -100,10 +98,6 @@ def fedcams(
 
     Parameters
     ----------
-    ratio : float or None
-        Share of the largest entries that are sent, above 0 and at most 1; None sends scaled signs.
-    feedback : bool
-        Whether a client remembers what the coder lost.
     scale : {"tensor", "model"}
         One scale of the signs a tensor, or one for the whole model, the paper's C.
     corrected : bool
@@ -118,22 +112,12 @@ def fedcams(
     * no bias corrections, as in Algorithm 2, authors': "corrected"; their program is "both"
     * v^ is at least eps, as in Algorithm 2, authors': it begins as max_init, 0 by default, and
       1e-8 is added to its root; none at max_init 0.001, else not measured: no option
-    * ``ratio`` chooses of each tensor, authors': of the model; not measured: no option
     """
-    pick(scale, {"tensor": 1, "model": 1}, "scale")
-    if scale == "model" and ratio is not None:
-        raise ValueError(
-            'The scale "model" is one of signs; the largest entries have none.'
-        )
-    steps: list[Step] = [Update()]
-    if feedback:
-        steps.append(Feedback())
-    if scale == "model":
-        steps.append(OneScale())
-    steps.append(Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio)))
+    one = pick(scale, {"tensor": (), "model": (OneScale(),)}, "scale")
+    signs = Lossy(Signs(), whole=0)
     return Averaging(
         "fedcams",
         optimizer=SGD(lr),
-        uplink=Uplink(*steps),
+        uplink=Uplink(Update(), Feedback(), *one, signs),
         server=AMSGrad(server_lr, corrected=corrected),
     )

@@ -49,7 +49,6 @@ class Remember(Step):
             ctx.memory[f"sent/{n}"] = sent[n]
             ctx.memory[f"start/{n}"] = ctx.start[n].clone()
         ctx.memory["round"] = torch.tensor(ctx.round)
-        ctx.memory["steps"] = torch.tensor(ctx.steps(ctx.client))
 
 
 @dataclass(frozen=True)
@@ -65,22 +64,20 @@ class Tracked(Shifted):
         if isinstance(ctx.memory, list):
             for j, memory in enumerate(ctx.memory):
                 start = {n: w[j] for n, w in ctx.start.items()}
-                self._track(memory, start, ctx.round)
+                self._track(memory, start, ctx.client[j], ctx)
         else:
-            self._track(ctx.memory, ctx.start, ctx.round)
+            self._track(ctx.memory, ctx.start, ctx.client, ctx)
         return remembered(ctx, "delta", params)
 
-    def _track(self, memory: Tensors, start: Tensors, round: int) -> None:
-        """delta_j after the last round of this client, as movement of weights over -eta tau."""
-        if "round" not in memory:
-            return
-        rounds = round - int(memory["round"])
-        tau = float(memory["steps"])
-        for n in start:
-            if f"sent/{n}" in memory:
-                moved = (start[n] - memory[f"start/{n}"]) / rounds
-                change = (moved - memory[f"sent/{n}"]) / (self.lr * tau)
-                memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + change
+    def _track(self, memory: Tensors, start: Tensors, j: int, ctx: Context) -> None:
+        """delta_j after the client's last round, as movement of weights over -eta tau."""
+        names = [n for n in start if f"sent/{n}" in memory]
+        for n in names:
+            moved = (start[n] - memory[f"start/{n}"]) / (
+                ctx.round - int(memory["round"])
+            )
+            change = (moved - memory[f"sent/{n}"]) / (self.lr * ctx.steps(j))
+            memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + change
 
 
 def fedcomgate(lr: float = 0.1, bits: int = 8) -> Averaging:

@@ -32,14 +32,13 @@ from ..core import (
     Model,
     Objective,
     Optimizer,
-    TaskNetwork,
     Tensors,
     Update,
     Uplink,
 )
 from ..errors import WireError, check_number, pick
 from ..models import Network
-from .base import Continued, Reference, Some, refuse_diverged
+from .base import Continued, Reference, Some
 from .edge import output
 
 
@@ -91,19 +90,15 @@ class Fused(Network):
 
 @dataclass(frozen=True)
 class FusionNetwork(Model):
-    """The network of another part with a fusion between extractor and classifier."""
+    """The task's network with a fusion between extractor and classifier."""
 
     operator: str = "multi"
-    of: Model = TaskNetwork()
 
     def __post_init__(self) -> None:
         pick(self.operator, OPERATORS, "fusion operator")
 
-    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        self.of.refresh(net, task, round)
-
     def build(self, task: Any) -> nn.Module:
-        net = self.of.build(task)
+        net = task.network()
         maps: Any = None
         if isinstance(net, Network):
             maps = output(net.extractor, task.shape)
@@ -168,9 +163,7 @@ class Keep(Outside):
     """The fusion stays with its client (uplink) ..."""
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        F = {n: x[n].clone() for n in fusion(x)}
-        refuse_diverged(F, ctx)
-        ctx.memory.update(F)
+        ctx.memory.update({n: x[n].clone() for n in fusion(x)})
         return super().encode(x, ctx)
 
 

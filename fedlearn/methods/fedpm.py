@@ -31,15 +31,15 @@ from ..core import (
     Model,
     Optimizer,
     Step,
-    TaskNetwork,
     Tensors,
     Trained,
     Uplink,
 )
+from ..errors import Diverged
 from ..models.kernels import Drawing, computed
 from ..wire import Mask, Masks
 from ..wire.base import brief
-from .base import Continued, refuse_diverged, summed
+from .base import Continued, summed
 
 FLOOR = 0.01  # theta stays between this and one minus this
 
@@ -69,23 +69,19 @@ class Masked(Drawing):
         return self.masked(self.frozen_bias, self.bias_score)
 
 
-LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
+LAYERS = {kind: computed(Masked, kind) for kind in (nn.Conv2d, nn.Linear)}
 
 
 @dataclass(frozen=True)
 class MaskedNetwork(Model):
-    """The network of another part with masks over random weights; see ``Masked.scaled``."""
+    """The task's network with masks over random weights; see ``Masked.scaled``."""
 
     __repr__ = brief
 
-    of: Model = TaskNetwork()
     scaled: bool = field(default=False, repr=False)
 
-    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        self.of.refresh(net, task, round)
-
     def build(self, task: Any) -> nn.Module:
-        net = self.of.build(task)
+        net = task.network()
         made: dict[int, tuple] = {}  # tied weights stay tied
         for name, layer in net.named_modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -134,7 +130,8 @@ class Sample(Step):
     needs = (MaskedNetwork,)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        refuse_diverged(x, ctx)
+        if not all(s.isfinite().all() for s in x.values()):  # NaN would be masked
+            raise Diverged(f"The scores of client {ctx.client} are not finite.")
         generator = ctx.generator("mask")
         m = {}
         for n, s in x.items():
@@ -200,5 +197,10 @@ def fedpm(
     """
     adam: Optimizer = Continued(Adam(lr)) if keep else Adam(lr)
     uplink = Uplink(Sample(), Lossy(Mask(), whole=0))
-    model, server = MaskedNetwork(scaled=scaled), BetaPosterior(softened)
-    return Averaging("fedpm", model, optimizer=adam, uplink=uplink, server=server)
+    return Averaging(
+        "fedpm",
+        MaskedNetwork(scaled),
+        optimizer=adam,
+        uplink=uplink,
+        server=BetaPosterior(softened),
+    )

@@ -12,29 +12,25 @@ import torch
 from ..core import Aggregator, Arrival, Arrivals, Context, Mean, Tensors, Update
 from ..errors import check_number, check_whole
 from ..wire.sparse import how_many
-from .base import Wrapper
 
 
 @dataclass(frozen=True)
-class Clipped(Wrapper, Aggregator):
-    """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4).
+class Clipped(Aggregator):
+    """The mean of u_k min(1, norm / ||u_k||) over the clients (Sun et al. 2019, section 4).
 
     One norm is that of all parameters, another that of all batch statistics.
     """
 
+    needs = (Update,)
+
     norm: float
-    of: Aggregator = Mean("clients")
 
     def __post_init__(self) -> None:
         check_number("norm", self.norm, above=0)
-        if Update not in self.of.needs:
-            raise ValueError(
-                f"Clipped needs a server part that adds updates, not {self.of!r}."
-            )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         clipped = (self._clip(a, ctx.schema.buffers) for a in arrivals)
-        return self.of.aggregate(state, clipped, ctx)
+        return Mean("clients").aggregate(state, clipped, ctx)
 
     def _clip(self, a: Arrival, buffers: frozenset[str]) -> Arrival:
         u = dict(a.update)
