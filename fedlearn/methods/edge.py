@@ -36,10 +36,10 @@ class Edge(Named):
 
 
 class EdgeSide(Side):
-    """A side whose network is in two places.
+    """A side of a method with a network in two places.
 
-    The extractor of an edge network is at the clients. It gives ``maps`` (the shape, of
-    one image), and the server has a network for these.
+    The extractor of an edge network is at the clients. ``maps`` is the shape of its output
+    for one image, and the input of the server's network.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -55,14 +55,14 @@ class PersonalSide(Side):
     """A side of a method whose clients keep networks of their own."""
 
     def personal(self) -> FixedMessage:
-        """A client's network; empty as long as it is the one that the seed gives."""
+        """The message with a client's network; empty for the network that the seed gives."""
         shapes = {name: tuple(w.shape) for name, w in self.initial.items()}
         return FixedMessage(
             Schema(shapes, coder="own network"), device=self.task.device
         )
 
     def question(self, k: int) -> FixedMessage:
-        """The message, then empty, that asks client k for its network."""
+        """The message that asks client k for its network; it is sent empty."""
         return self.personal()
 
 
@@ -70,11 +70,11 @@ class PersonalServer(PersonalSide, Server):
     """A server that evaluates the clients' networks."""
 
     def complete(self, net: nn.Module) -> nn.Module:
-        """The network that is evaluated, of a client's network."""
+        """The network that is evaluated for a client's network."""
         return net
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        """The mean results over the clients that show their network, or None."""
+        """The mean results over the clients that send their network; None without any."""
         task = self.task
         predictions: dict = {}
 
@@ -98,7 +98,7 @@ class PersonalServer(PersonalSide, Server):
 
 
 class PersonalClient(PersonalSide, Client):
-    """A client that goes on from its own network ("own/..." in its memory)."""
+    """A client that trains a network of its own, "own/..." in its memory."""
 
     def show(self, t: int, client: int, data: bytes, memory: Tensors) -> bytes:
         self.question(client).read(DOWN, t, client, data)
@@ -106,12 +106,12 @@ class PersonalClient(PersonalSide, Client):
         return self.personal().write(UP, t, client, w_k, self.task.sizes[client])
 
     def training(self, t: int, client: int, memory: Tensors) -> Context:
-        """Training from the client's own network."""
+        """A context whose ``start`` is the client's own network."""
         start = {n: memory.get(f"own/{n}", w) for n, w in self.initial.items()}
         return self.context(t, client, Schema({}), memory, start=start)
 
     def keep(self, trained: Tensors, ctx: Context) -> None:
-        """``WireError`` for a network that is not finite: then the last one stays."""
+        """Store the trained network; ``WireError`` if it is not finite."""
         if not all(torch.isfinite(w).all() for w in trained.values()):
             raise WireError(f"The training of client {ctx.client} diverged.")
         ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})

@@ -6,14 +6,14 @@ knowledge travels, not weights.
     server:    minimise  CE(z_s, y) + alpha T^2 KL(p_k || p_s)  over W_s,  z_s = f_s(H)    Eq. (6)
     down:      z_s of the client's own images
 
-A client's edge network is f_e, with weights W_e, and f_c behind it. After E local epochs it sends
-what it computes in evaluation mode and without augmentation. The server trains E_s epochs.
+A client's edge network is f_e, with weights W_e, and f_c behind it. After E local epochs the client
+computes H and z_k in evaluation mode and without augmentation. The server trains E_s epochs.
 
-p = softmax(z / T); the teacher's p is a constant; none in round 1. Only the owner of an image has a
-z_k for it, so the sum over k in Eq. (6) has one term. The final model of client k is its extractor
-f_e and the server's f_s. T = 3 and alpha = 1 are those of the authors' program; the paper gives no
-values. The global model is W_s. An edge network leaves its client only for evaluation, which asks
-for it; those bytes have a column of their own.
+p = softmax(z / T), and the teacher's p is a constant. In round 1 clients have no teacher. Only the
+owner of an image has a z_k for it, so the sum over k in Eq. (6) has one term. The final model of
+client k is its extractor f_e and the server's f_s. T = 3 and alpha = 1 are the values of the
+authors' program; the paper gives none. The global model is W_s. An edge network leaves its client
+only for evaluation; the history has a column of its own for those bytes.
 """
 
 from collections.abc import Callable
@@ -261,14 +261,14 @@ class Server(Messages, PersonalServer):
 
 
 class Client(Messages, PersonalClient):
-    """Trains and keeps its edge network, and ``z_s``; sends what it knows of its images."""
+    """Trains its edge network, which stays in its memory like ``z_s``; sends H and z_k."""
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         memory |= self.question(client).read(DOWN, t, client, data)
         return self.training(t, client, memory)
 
     def upload(self, trained: Tensors, ctx: Context) -> bytes:
-        """H and z_k of the client's images, in evaluation mode."""
+        """H and z_k of the client's images, computed in evaluation mode."""
         self.keep(trained, ctx)
         local.load(self.tensors, trained)
         net = self.net
@@ -296,9 +296,9 @@ class Client(Messages, PersonalClient):
 class GroupTransfer(Method):
     """The parts of FedGKT.
 
-    Synchronous: the server trains on the uploads of this round, of which none may be missing.
-    Asynchronous: on the last upload of each client. The server's rate is cut to a tenth when the
-    accuracy on the clients' images has not risen for ``PATIENCE`` rounds.
+    Synchronous: the server trains on the uploads of this round, and every client must answer.
+    Asynchronous: the server trains on the last upload of each client. The server's rate is cut to
+    a tenth when the accuracy on the clients' images has not risen for ``PATIENCE`` rounds.
     """
 
     name: str = "fed_gkt"
@@ -346,13 +346,13 @@ def fed_gkt(
     Parameters
     ----------
     lr, server_lr : float
-        Rates at clients and server, above 0; ``server_lr`` None: the same.
+        Rates at clients and server, above 0; ``server_lr`` None: that of the clients.
     edge, server : str, function (shape, classes) -> module, or None
         Two networks that fit together; the paper's are "resnet8" and "resnet55"; None: the task's.
     server_epochs : int
         E_s, at least 1.
     optimizer : {"adam", "sgd", "amsgrad", "nesterov"}
-        Of both sides; the first two are those of Tables 10 to 12, the others the authors'.
+        Of both sides: the first two as in Tables 10 to 12, the last two as in the authors' program.
     T, alpha : float
         Temperature, above 0, and weight of the distillation, at least 0.
     kd_to_client, kd_to_server : bool
@@ -367,15 +367,15 @@ def fed_gkt(
     Deviations from paper and authors' program, and their effect:
 
     * logits are matched by image, authors': by batch number while batches are shuffled; not
-      measured: theirs is a fault, and no option
+      measured: a fault of their program, and no option
     * z_s in evaluation mode at the end, authors': while the last epoch trains; not measured: no
-      option, theirs are of a network that changes meanwhile
-    * Adam and SGD, anew each round at clients, authors': AMSGrad and Nesterov, going on: "AMSGrad",
-      "keep", "AMSGrad, keep"
-    * extractors begin at random, authors': as those of a trained ResNet-56; not measured: none is
-      at hand
-    * rate cut by accuracy on the clients' images, authors': on the test set; not measured: it would
-      be tuned on what tests it
+      option, the authors' network changes meanwhile
+    * Adam and SGD start anew each round at clients, authors': AMSGrad and Nesterov, continued:
+      "AMSGrad", "keep", "AMSGrad, keep"
+    * extractors begin at random, authors': as those of a trained ResNet-56; not measured: there is
+      no trained ResNet-56
+    * rate cut by accuracy on the clients' images, authors': on the test set; not measured: the rate
+      would be tuned on the test set
     * CE + alpha T^2 KL as at the authors' clients, Eqs. (6) and (7): plain KL, none with alpha = 1,
       T = 1; authors' server: alpha CE + T^2 KL, alike with alpha = 1
     * the server learns from z_k, too, as in Eq. (6), authors': if told to; 98.21 %, without 98.35

@@ -1,11 +1,11 @@
 """Fed-KGF: Li et al., "Representative Kernels-based CNN for Faster Transmission in Federated
 Learning", IEEE TMC.
 
-    model:   each convolution learns its first m kernels w only; the others are copies of w, of each
+    model:   each convolution learns only its first m kernels w; further kernels are generated
              w' = KGF(w) = sign(w) (|w|^beta + alpha)                                     Eq. (2)
              with beta ~ U[2, 10], alpha ~ U[1e-5, 0.1] for each entry
-    uplink:  the modules (a convolution and what follows it) form as many groups as there are
-             clients; a permutation, new in each round, says whose group is whose     section 3.3
+    uplink:  the modules (a convolution and the layers behind it) form as many groups as there are
+             clients; a permutation, new in each round, gives a group to each client  section 3.3
     server:  puts the groups together
 
 The server part is the default: a weighted mean for each tensor over the clients that sent it is
@@ -27,7 +27,7 @@ from ..wire import Schema
 from ..wire.base import brief
 from .base import Some
 
-STARTS = {  # where the kernels of convolutions begin: as the network has them, or otherwise
+STARTS = {  # the values with which the kernels of convolutions begin
     "network": lambda layer: None,
     "torch": nn.Conv2d.reset_parameters,
     "uniform": lambda layer: nn.init.uniform_(layer.weight, -1, 1),  # section 3.2
@@ -98,10 +98,10 @@ def modules(schema: Schema) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Modules(Some):
-    """Each participant sends one group of modules, in the order that the round draws (section 3.3).
+    """Each participant sends one group of modules, which the round draws (section 3.3).
 
-    There are ``groups`` groups, by default as many as participants, or as modules if these are
-    fewer. With one group everybody sends the whole model.
+    By default there are as many groups as participants, but not more than modules. With one group
+    every client sends the whole model.
     """
 
     groups: int | None = None
@@ -161,17 +161,17 @@ def fed_kgf(
     redraw, every_call : bool
         Draw alpha and beta anew each round, or each time a client or the server computes kernels.
     copies : {"generated", "trained", "frozen"}
-        The kernels that are not learned: Eq. (2); its result, which each client trains as well and
-        then discards; or random ones for ever, a control.
+        The kernels that are not learned: those of Eq. (2); the same, but each client trains them in
+        a round and discards the result; or constant random kernels, a control.
     start : {"network", "torch", "uniform"}
-        Where kernels begin: as the network has them, by torch's rule, or uniform in [-1, 1].
+        The first values of kernels: those of the network, torch's, or uniform in [-1, 1].
 
     Notes
     -----
     Deviations from paper and authors' program, and their effect:
 
     * alpha and beta drawn once a run from the shared seed, Algorithm 1: by each client in each
-      epoch, which gives clients different networks; "every call"; for all alike: "redraw"
+      epoch, which gives clients different networks; "every call"; one draw for all: "redraw"
     * gradients flow through the copies, times ``beta |w|^(beta - 1)``; the other reading: "detach"
     * kernels start as the network has them, by He's rule in the book's; section 3.2 names [-1, 1],
       ``start``; line 12 trains copies, too, ``copies``: the recipe fed_kgf_controls has both

@@ -1,5 +1,5 @@
-"""FedRepOpt's first step: the search in which the server trains the scales of a network's branches
-on data of its own (``fed_repopt.py`` has the rounds that follow)."""
+"""FedRepOpt's first step: the server trains the scales of a network's branches on its own data
+(``fed_repopt.py`` has the rounds that follow)."""
 
 import math
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from .fed_repopt import Form, Smoothed
 class Planned(SGD):
     """SGD as the authors search.
 
-    The first ``warmup`` of ``rounds`` raise the rate evenly to lr; then it falls along half a
-    cosine to 0. With ``warmup`` 0 the rate is constant. ``clip`` is the greatest length of a
-    gradient over all parameters; 0: any.
+    The rate rises evenly to lr in the first ``warmup`` of ``rounds``, and then falls along half a
+    cosine to 0. With ``warmup`` 0 the rate is constant. ``clip`` is the greatest norm of a
+    gradient over all parameters; 0: no limit.
     """
 
     rounds: int = 1
@@ -78,9 +78,9 @@ def search(
     checkpoint : path or None
         As in ``fl.run``.
     warmup : int
-        Rounds in which the rate rises; then it falls along half a cosine. Authors': 10.
+        Rounds in which the rate rises, before it falls along half a cosine. Authors': 10.
     clip : float
-        Greatest length of a gradient; 0: any. Authors': 5.
+        Greatest norm of a gradient; 0: no limit. Authors': 5.
 
     Returns
     -------

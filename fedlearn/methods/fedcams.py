@@ -5,7 +5,7 @@ Algorithm 2.
     server:  m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2,   v^ <- max(v^, v, eps)
              w <- w + lr m / sqrt(v^)
 
-C is the scaled sign, (||x||_1 / d) sign(x). D is the mean of what arrived. A client
+C is the scaled sign, (||x||_1 / d) sign(x). D is the mean of the messages. A client
 keeps its e_i while it does not take part. Batch statistics are averaged as they are.
 """
 

@@ -40,8 +40,8 @@ def mmd2(
     a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS
 ) -> torch.Tensor:
     """Eq. (2), squared maximum mean discrepancy: samples [..., n, d] and [..., m, d] -> [...]."""
-    both = torch.cat([a, b], -2)  # one call for the three kernel matrices
-    K = kernel(both, both, widths)
+    points = torch.cat([a, b], -2)  # one call for the three kernel matrices
+    K = kernel(points, points, widths)
     n = a.shape[-2]
     aa = K[..., :n, :n].mean((-2, -1))
     bb = K[..., n:, n:].mean((-2, -1))
@@ -59,7 +59,7 @@ DISTANCES = {"mmd": mmd2, "l2": l2}
 
 @dataclass(frozen=True)
 class TwoStream(Objective):
-    """The task's loss plus ``lam`` times a ``distance`` of logits, down to ``least``."""
+    """The task's loss plus ``lam`` times a ``distance`` of logits, at least ``least``."""
 
     __repr__ = brief
 
@@ -106,9 +106,9 @@ def fedmmd(
     distance : {"mmd", "l2"}
         MMD^2, or the paper's baseline.
     decay, floor : float
-        The rate is multiplied each round, down to ``floor``.
+        Factor of the rate each round, and its least value.
     least : float
-        A smaller distance counts as that, and pulls no more; authors': 0.0001 for MMD.
+        Smaller distances count as this value, without a gradient; authors': 0.0001 for MMD.
 
     Notes
     -----

@@ -74,7 +74,7 @@ LAYERS = {kind: computed(Masked, kind) for kind in (nn.Conv2d, nn.Linear)}
 
 @dataclass(frozen=True)
 class MaskedNetwork(Model):
-    """The task's network with masks over random weights; see ``Masked.scaled``."""
+    """The task's network with masks over random weights; ``scaled`` is that of ``Masked``."""
 
     __repr__ = brief
 
@@ -82,14 +82,14 @@ class MaskedNetwork(Model):
 
     def build(self, task: Any) -> nn.Module:
         net = task.network()
-        made: dict[int, tuple] = {}  # tied weights stay tied
+        tied: dict[int, tuple] = {}  # tied weights stay tied
         for name, layer in net.named_modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 layer.affine = False
                 layer.weight = None
                 layer.bias = None
             elif type(layer) in LAYERS and layer.weight.requires_grad:
-                self._mask(name, layer, task.seed, made)
+                self._mask(name, layer, task.seed, tied)
         for name, p in net.named_parameters():
             if p.requires_grad and not name.endswith("_score"):
                 raise ValueError(
@@ -98,9 +98,9 @@ class MaskedNetwork(Model):
         return net
 
     def _mask(
-        self, name: str, layer: nn.Module, seed: int, made: dict[int, tuple]
+        self, name: str, layer: nn.Module, seed: int, tied: dict[int, tuple]
     ) -> None:
-        """Weights become signs from the seed, parameters their scores."""
+        """Replace the weights of a layer by signs from the seed, and its parameters by scores."""
         c = math.e / math.sqrt(layer.weight[0].numel())
         tensors = dict(layer._parameters)
         layer.__class__ = LAYERS[type(layer)]
@@ -110,20 +110,20 @@ class MaskedNetwork(Model):
             if t is None:
                 layer.register_buffer(f"frozen_{key}", None)
                 continue
-            if id(t) not in made:
+            if id(t) not in tied:
                 signs = rng.generator(seed, "signs", name, key)
                 draw = torch.rand(t.shape, generator=signs)
                 frozen = torch.where(draw < 0.5, -c, c)
                 score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
-                made[id(t)] = t, frozen, score
-            _, frozen, score = made[id(t)]
+                tied[id(t)] = t, frozen, score
+            _, frozen, score = tied[id(t)]
             layer.register_buffer(f"frozen_{key}", frozen, persistent=False)
             layer.register_parameter(f"{key}_score", score)
 
 
 @dataclass(frozen=True)
 class Sample(Step):
-    """A mask drawn from the trained probabilities; of batch statistics the update."""
+    """A mask drawn from the trained probabilities; for batch statistics the update."""
 
     takes = Trained
     makes = Masks
@@ -147,7 +147,8 @@ class Sample(Step):
 class BetaPosterior(Aggregator):
     """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came.
 
-    It is cut at ``FLOOR`` and 1 - ``FLOOR``. With ``softened`` each m becomes one of these instead.
+    It is clamped to ``FLOOR`` and 1 - ``FLOOR``. With ``softened`` each m becomes ``FLOOR`` or
+    1 - ``FLOOR`` instead.
     Batch statistics are averaged.
     """
 
@@ -157,8 +158,8 @@ class BetaPosterior(Aggregator):
     softened: bool = field(default=False, repr=False)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        rest, ones = summed(arrivals, state.keys() - ctx.schema.buffers)
-        new = Mean().aggregate(state, rest, ctx)
+        buffers, ones = summed(arrivals, state.keys() - ctx.schema.buffers)
+        new = Mean().aggregate(state, buffers, ctx)
         for n, (m, K) in ones.items():
             m = m.to(state[n].device)
             if self.softened:
@@ -178,7 +179,7 @@ def fedpm(
     scaled, softened : bool
         See ``MaskedNetwork`` and ``BetaPosterior``.
     keep : bool
-        Adam goes on at a client where it stopped. All three are the authors' training.
+        Adam continues from round to round at a client. All three are the authors' training.
 
     Notes
     -----

@@ -1,11 +1,11 @@
-"""A server that moves by what it sends, and clients that replay the steps they missed.
+"""A server that moves by the steps that it sends, and clients that replay the steps they missed.
 
-STC and signSGD have this in common:
+STC and signSGD share this rule:
 
-    s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s,   and s is what travels
+    s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s,   and s travels
 
-A section of the downlink is a one, the round after which its steps begin, and each round's
-step behind its length (0: none); or a zero and the whole tensor, once that is shorter.
+A section of the downlink is a one, the round after which its steps begin, and each round's step
+behind its length (0: no step). It is a zero and the whole tensor where that is shorter.
 """
 
 import struct
@@ -42,9 +42,9 @@ def last_heard(ctx: Context, client: int) -> int:
 
 
 class Replay(Downlink):
-    """Brings every step that a client may have missed.
+    """Sends every step that a client may have missed.
 
-    The client keeps the model and its round, so that no step counts twice or is missing.
+    The client stores the model and its round, so that no step counts twice or is missing.
     """
 
     def __init__(self, link: Uplink) -> None:
@@ -79,7 +79,7 @@ class Replay(Downlink):
         return sections
 
     def read(self, sections: Sections, ctx: Context) -> Any:
-        """The sections as they are: each client adds the steps to a model of its own."""
+        """The coded sections: each client adds the steps to a model of its own."""
         return sections
 
     def undo(self, x: Any, ctx: Context) -> Tensors:
@@ -135,7 +135,7 @@ class KeptSteps(Wrapper, Aggregator):
         return {name: w + step[name].to(w.device) for name, w in state.items()}
 
     def _forget(self, name: str, limit: int, ctx: Context) -> None:
-        """Drop the oldest steps, until the others are not longer than the whole tensor."""
+        """Drop the oldest steps until the stored steps are not longer than the tensor."""
         oldest = int(ctx.memory.get(f"from/{name}", 1))
         keys = {t: f"step/{name}/{t}" for t in range(oldest, ctx.round + 1)}
         sizes = {t: len(ctx.memory.get(key, ())) for t, key in keys.items()}

@@ -6,9 +6,9 @@ agents", 2018, Algorithm 1.
     server -> client    dCE / dH, for a step of W_e
     client -> client    W_e, by way of the server           after a client's last batch
 
-Each arrow is one exchange: a client that gets W_e answers with H of its first batch, one that gets
-dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A turn
-that comes to no end, as an answer is missing or refused, counts for nothing: W_s and W_e stay.
+Each arrow is one exchange. A client answers W_e with H of its first batch. It answers dCE / dH with
+H of the next batch, or after the last batch with W_e. A turn without an end, because an answer is
+missing or refused, counts for nothing: W_s and W_e stay.
 """
 
 from collections import OrderedDict
@@ -39,7 +39,7 @@ from ..wire import DOWN, UP, FixedMessage, Schema, Whole
 from .base import Continued
 from .edge import Edge, EdgeSide
 
-HAND_OVER = "hand over"  # what a client may be asked for
+HAND_OVER = "hand over"  # the two questions to a client
 STEP = "step"
 Slice = tuple[int, int, int]  # a step of a turn: epoch, first sample, end
 
@@ -63,8 +63,8 @@ class Messages(EdgeSide):
 
     def steps(self, k: int) -> list[Slice]:
         """The steps of a client's turn."""
-        both = nn.ModuleList([self.f_e, self.f_s])
-        turn = batches(self.task.sizes[k], self.settings.batch_size, both)
+        networks = nn.ModuleList([self.f_e, self.f_s])
+        turn = batches(self.task.sizes[k], self.settings.batch_size, networks)
         return [(epoch, *b) for epoch in range(self.settings.epochs) for b in turn]
 
     def features(self, n: int) -> FixedMessage:
@@ -77,7 +77,7 @@ class Messages(EdgeSide):
 
 
 class SplitServer(Messages, Server):
-    """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
+    """Holds W_s ("server." in its state), and W_e ("edge.") between two clients' turns."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -88,8 +88,8 @@ class SplitServer(Messages, Server):
     def validate(self) -> None:
         if "personal" in self.task.metrics:
             raise ValueError(
-                "In split learning no client has a network of its own: leave the metric "
-                "personal out."
+                "In split learning no client has a network of its own: leave out the "
+                'metric "personal".'
             )
 
     def round(self, t: int, state: State, ask: Any) -> State:
@@ -220,19 +220,18 @@ def split_learning(
 ) -> SplitLearning:
     """Split learning, Gupta and Raskar (2018), Algorithm 1; participants have turns of E epochs.
 
-    A column more in the history, ``bytes_handover``, is the share of the bytes that W_e takes from
-    client to client.
+    The column ``bytes_handover`` of the history has the bytes that carry W_e from client to client.
 
     Parameters
     ----------
     edge, server : str, function (shape, classes) -> module, or None
-        The network whose extractor is trained, and what stands on top; None: the task's.
+        The network with the extractor, and the network for its maps; None: the task's.
 
     Notes
     -----
     Deviations from paper and authors' program, and their effect:
 
     * weights go from client to client by way of the server: a column of its own in the history
-    * optimisers start anew each turn, what is handed over is W_e: none with plain SGD
+    * optimisers start anew each turn, and only W_e is handed over: none with plain SGD
     """
     return SplitLearning(model=Edge(edge), optimizer=SGD(lr), network=Named(server))

@@ -1,4 +1,4 @@
-"""The networks, one file a family, and what is counted in them."""
+"""The networks, one file a family, and functions that count in them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
 }
 
 
-globals().update(resnet.NETWORKS)  # digits_resnet and the others
+globals().update(resnet.NETWORKS)  # so that ``models.digits_resnet`` is found
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Callable[..., Network]: ...

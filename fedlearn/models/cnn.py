@@ -16,7 +16,8 @@ class Network(nn.Module):
 
     def __init__(self, extractor: nn.Module, classifier: nn.Module) -> None:
         super().__init__()
-        self.extractor, self.classifier = extractor, classifier
+        self.extractor = extractor
+        self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.extractor(x))
@@ -30,7 +31,7 @@ def conv_bn(
     groups: int = 1,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> list[nn.Module]:
-    """Convolution without bias (batch normalisation brings its own), normalisation, activation."""
+    """Convolution without bias (batch normalisation has one), normalisation, activation."""
     options = {"padding": kernel // 2, "groups": groups, "bias": False}
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, **options)
     return [convolution, nn.BatchNorm2d(outputs), activation()]
@@ -46,7 +47,8 @@ class Residual(nn.Module):
         activation: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.body, self.shortcut = body, shortcut or nn.Identity()
+        self.body = body
+        self.shortcut = shortcut or nn.Identity()
         self.activation = activation or nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,15 +56,17 @@ class Residual(nn.Module):
 
 
 def pooled(inputs: int, outputs: int) -> list[nn.Module]:
-    """The same, pooled right behind the convolution: a quarter of the work for what follows."""
-    convolution, *rest = conv_bn(inputs, outputs)
-    return [convolution, nn.MaxPool2d(2), *rest]
+    """``conv_bn`` with pooling right behind the convolution: later layers have a quarter of the work."""
+    convolution, *layers = conv_bn(inputs, outputs)
+    return [convolution, nn.MaxPool2d(2), *layers]
 
 
 def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
-    """A small network for 8x8 digits: three 3x3 convolutions with batch normalisation, pooled to
-    4x4, 2x2 and 1x1, then one linear layer. Nearly all of its 10,078 parameters are convolution
-    kernels."""
+    """A small network for 8x8 digits, with 10,078 parameters.
+
+    Three 3x3 convolutions with batch normalisation are pooled to 4x4, 2x2 and 1x1; a linear layer
+    follows. Nearly all parameters are convolution kernels.
+    """
     extractor = nn.Sequential(
         *pooled(in_shape[0], 12), *pooled(12, 24), *conv_bn(24, 32)
     )
@@ -84,7 +88,7 @@ def _dense_head(
     classes: int,
     dropout: float,
 ) -> Network:
-    """The extractor with dense layers behind it, of so many ``hidden`` numbers each."""
+    """The extractor, and dense layers of ``hidden`` sizes behind it."""
     layers: list[nn.Module] = [nn.Flatten()]
     with torch.no_grad():
         width = extractor.eval()(extractor[0].weight.new_zeros(1, *in_shape)).numel()

@@ -50,18 +50,18 @@ class Generated(Drawing):
     """A convolution with the parameter ``base``, w [m, in, k, k].
 
     Its ``weight`` [out, in, k, k] is w followed by the generated kernels, of which the
-    i-th comes from base kernel i mod m. ``rest`` replaces the generated kernels: a buffer
+    i-th comes from base kernel i mod m. ``fixed`` replaces the generated kernels: a buffer
     of random kernels, or a parameter for local training, which no state contains.
     """
 
     every_call = False  # whether each use of the weight draws alpha and beta anew
     calls = 0  # in evaluation mode, since the last ``draw``
-    rest: Tensor | None
+    fixed: Tensor | None
 
     @property
     def weight(self) -> Tensor:
-        if self.rest is not None and (self.training or not self.rest.requires_grad):
-            return torch.cat([self.base, self.rest], -4)
+        if self.fixed is not None and (self.training or not self.fixed.requires_grad):
+            return torch.cat([self.base, self.fixed], -4)
         alpha = self.alpha
         beta = self.beta
         if self.every_call:
@@ -107,11 +107,13 @@ class Generated(Drawing):
     @torch.no_grad()
     def discard(self) -> None:
         """Replace the trained copies by generated kernels."""
-        self.rest.copy_(self.generated(self.alpha, self.beta))
+        self.fixed.copy_(self.generated(self.alpha, self.beta))
 
-    def _save_to_state_dict(self, destination: dict, prefix: str, *more: Any) -> None:
-        super()._save_to_state_dict(destination, prefix, *more)  # type: ignore[misc]
-        destination.pop(f"{prefix}rest", None)
+    def _save_to_state_dict(
+        self, destination: dict, prefix: str, *options: Any
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, *options)  # type: ignore[misc]
+        destination.pop(f"{prefix}fixed", None)
 
 
 _CONVOLUTION = computed(Generated, nn.Conv2d)
@@ -153,7 +155,7 @@ def represent(
         raise ValueError("Convolutions that share a weight have no generated kernels.")
     for name, layer in layers.items():
         weight = layer.weight.detach()
-        others = weight[base_kernels:]
+        replaced = weight[base_kernels:]
         layer.__class__ = _CONVOLUTION
         layer.sign = sign
         layer.detach = detach
@@ -161,15 +163,15 @@ def represent(
         base = nn.Parameter(weight[:base_kernels].clone())
         # the order of parameters decides the modules that Fed-KGF uploads
         layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
-        rest = None if copies == "generated" else others.clone()
+        fixed = None if copies == "generated" else replaced.clone()
         if copies == "trained":
-            layer.register_parameter("rest", nn.Parameter(rest))
+            layer.register_parameter("fixed", nn.Parameter(fixed))
         else:
-            layer.register_buffer("rest", rest, persistent=False)
+            layer.register_buffer("fixed", fixed, persistent=False)
         # no state contains alpha and beta: they are never sent
-        first = torch.empty_like(others) if alpha else None
+        first = torch.empty_like(replaced) if alpha else None
         layer.register_buffer("alpha", first, persistent=False)
-        layer.register_buffer("beta", torch.empty_like(others), persistent=False)
+        layer.register_buffer("beta", torch.empty_like(replaced), persistent=False)
         layer.draw(seed, name, 0)
     return net
 

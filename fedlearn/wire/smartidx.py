@@ -135,8 +135,8 @@ def _patterns(
 
     Pattern 0 is the most frequent. The number is -1 if no other row has the pattern.
     """
-    both = np.concatenate([selected, selected & negative], axis=1)
-    packed = np.packbits(both, axis=1)
+    bits = np.concatenate([selected, selected & negative], axis=1)
+    packed = np.packbits(bits, axis=1)
     # rows are sorted as numbers of 32 bits: so the order of equally frequent patterns
     # is fixed
     padding = -packed.shape[1] % 4
