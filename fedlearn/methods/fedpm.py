@@ -145,7 +145,7 @@ class Sample(Step):
 
 @dataclass(frozen=True)
 class BetaPosterior(Aggregator):
-    """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came.
+    """Mode of Beta(1 + sum m, 1 + K - sum m) over K masks: (sum m) / K.
 
     It is clamped to ``FLOOR`` and 1 - ``FLOOR``. With ``softened`` each m becomes ``FLOOR`` or
     1 - ``FLOOR`` instead.
@@ -164,8 +164,7 @@ class BetaPosterior(Aggregator):
             m = m.to(state[n].device)
             if self.softened:
                 m = m * (1 - 2 * FLOOR) + K * FLOOR
-            a, b = 1 + m, 1 + K - m
-            new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
+            new[n] = (m / K).clamp(FLOOR, 1 - FLOOR).logit()
         return new
 
 

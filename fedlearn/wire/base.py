@@ -1,5 +1,7 @@
-"""What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape: it is
-known."""
+"""The base classes of coders: one tensor -> bytes -> one tensor.
+
+The bytes hold no shape: both sides know it.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -60,8 +62,7 @@ class Stochastic(Coder):
 
 
 class SharedRandomness(Coder):
-    """A coder whose two functions take generators in the same state, which cost no
-    byte."""
+    """A coder whose two functions take generators in equal states, which cost no byte."""
 
 
 class Sparse(Coder):

@@ -1,5 +1,4 @@
-"""Every entry, in few bits: signs, even levels, and levels drawn at random, whose mean
-is right."""
+"""Every entry in few bits: signs, even levels, and random levels with the right mean."""
 
 import math
 import struct
