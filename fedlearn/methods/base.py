@@ -90,7 +90,7 @@ class Reference:
         return outputs
 
 
-class Some(Step):
+class Subset(Step):
     """A step that sends only the tensors of ``names``."""
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:

@@ -247,7 +247,7 @@ class Server(Messages, PersonalServer):
         memory["plateau"] = torch.tensor([max(best, accuracy), waited, cuts])
 
     def _maps(self, k: int, rows: torch.Tensor, memory: Tensors) -> torch.Tensor:
-        """Some of client k's H on the task's device."""
+        """Rows of client k's H on the task's device."""
         H = memory[f"features {k}"][rows].to(self.task.device)
         return H.to(memory_format=torch.channels_last) if H.dim() == 4 else H
 

@@ -25,7 +25,7 @@ from ..models.kernels import COPIES, Generated, represent
 from ..models.kernels import write_out as write_out
 from ..wire import Schema
 from ..wire.base import brief
-from .base import Some
+from .base import Subset
 
 STARTS = {  # the values with which the kernels of convolutions begin
     "network": lambda layer: None,
@@ -97,7 +97,7 @@ def modules(schema: Schema) -> list[list[str]]:
 
 
 @dataclass(frozen=True)
-class Modules(Some):
+class Modules(Subset):
     """Each participant sends one group of modules, which the round draws (section 3.3).
 
     By default there are as many groups as participants, but not more than modules. With one group

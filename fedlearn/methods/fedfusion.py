@@ -38,7 +38,7 @@ from ..core import (
 )
 from ..errors import check_number, pick
 from ..models import Network
-from .base import Continued, Reference, Some
+from .base import Continued, Reference, Subset
 from .edge import output
 
 
@@ -151,7 +151,7 @@ def fusion(names: Iterable[str]) -> list[str]:
     return [n for n in names if n.startswith("fusion.")]
 
 
-class Outside(Some):
+class Outside(Subset):
     """Everything but the fusion travels."""
 
     def names(self, names: list[str], ctx: Context) -> list[str]:

@@ -80,7 +80,8 @@ def _function(name: str, row: Row) -> Callable[..., Network]:
     def network(in_shape: Shape = row.shape, classes: int = 10) -> Network:
         return build(row, in_shape, classes)
 
-    network.__name__ = network.__qualname__ = name
+    network.__name__ = name
+    network.__qualname__ = name
     network.__doc__ = (
         f"The residual network ``ROWS[{name!r}]``, by default for {row.shape}."
     )

@@ -52,10 +52,6 @@ class Coder:
     encode: Callable[..., Any]
     decode: Callable[..., torch.Tensor]
 
-    def store(self, name: str, value: Any) -> None:
-        """Set a field of a frozen dataclass, in its ``__post_init__``."""
-        object.__setattr__(self, name, value)
-
 
 class Stochastic(Coder):
     """A coder that rounds at random: ``encode`` also takes the sender's generator."""

@@ -40,8 +40,8 @@ class SmartIdx(Sparse):
     full: float = field(default=0.5, repr=False)
 
     def __post_init__(self) -> None:
-        self.store("ratio", check_number("ratio", self.ratio, above=0, most=1))
-        self.store("full", check_number("full", self.full, least=0, most=1))
+        check_number("ratio", self.ratio, above=0, most=1)
+        check_number("full", self.full, least=0, most=1)
 
     def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)
