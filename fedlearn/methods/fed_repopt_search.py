@@ -74,7 +74,7 @@ def search(
     rounds, batch_size : int
         Epochs and images a batch, at least 1.
     network, lr, momentum, weight_decay, spare, smoothing
-        As in ``fed_repopt``.
+        As in ``fed_repopt``; momentum continues from round to round.
     checkpoint : path or None
         As in ``fl.run``.
     warmup : int
@@ -127,5 +127,4 @@ def search(
         checkpoint=checkpoint,
         progress=False,
     )
-    scales = scales_of(history.network())
-    return Scales({name: t.clone() for name, t in scales.items()})
+    return Scales(scales_of(history.network()))

@@ -27,15 +27,11 @@ FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
 class Scale(nn.Module):
     """One factor a channel, [..., C] on [..., n, C, h, w].
 
-    A constant is no part of the state. ``decays``: weight decay that spares vectors does
-    not spare this one (``optim.decay_positions``).
+    A constant is no part of the state.
     """
 
-    def __init__(
-        self, channels: int, value: float, trained: bool, decays: bool = False
-    ) -> None:
+    def __init__(self, channels: int, value: float, trained: bool) -> None:
         super().__init__()
-        self.decays = decays
         factors = torch.full((channels,), float(value))
         if trained:
             self.value = nn.Parameter(factors)
@@ -55,19 +51,18 @@ class Branches(nn.Module):
 
     def __init__(
         self,
+        form: str,
         inputs: int,
         outputs: int,
         stride: int = 1,
-        form: str = "tr",
+        scale: float = 1.0,
         groups: int = 1,
         pointwise: bool = True,
-        scale: float = 1.0,
     ) -> None:
         super().__init__()
         pick(form, FORMS, "form")
         self.form = form
-        self.pointwise = pointwise
-        self.scale = scale
+        self.size = (inputs, outputs, stride, scale, groups, pointwise)
         self.identity = inputs == outputs and stride == 1
         scaled = form in ("csla", "search")
         trained = form == "search"
@@ -83,8 +78,10 @@ class Branches(nn.Module):
         if scaled and pointwise:
             self.s1 = Scale(outputs, scale, trained)
         if scaled and self.identity:
-            # s_id I is part of the kernel to which the branches add up: it decays, too
-            self.s_id = Scale(outputs, 1.0, trained=True, decays=True)
+            self.s_id = Scale(outputs, 1.0, trained=True)
+            # s_id I is a part of the kernel W', so weight decay that spares vectors does
+            # not spare s_id (``optim.decay_positions``)
+            self.s_id.decays = True
         if tr:
             self.bn3 = nn.BatchNorm2d(outputs)
         if tr and pointwise:
@@ -118,16 +115,8 @@ class Branches(nn.Module):
 
     def like(self, form: str) -> "Branches":
         """A block of the same size in another form, its weights drawn anew."""
-        c = self.conv3
-        return Branches(
-            c.in_channels,
-            c.out_channels,
-            c.stride[0],
-            form,
-            c.groups,
-            self.pointwise,
-            self.scale,
-        ).to(c.weight.device, c.weight.dtype)
+        weight = self.conv3.weight
+        return Branches(form, *self.size).to(weight.device, weight.dtype)
 
 
 def unit(weight: Tensor) -> Tensor:
@@ -231,12 +220,11 @@ def _repvgg(
     first at 1.
     """
     width, stride = stem
-    layers: list[nn.Module] = [Branches(in_shape[0], width, stride, form), nn.ReLU()]
+    layers: list[nn.Module] = [Branches(form, in_shape[0], width, stride), nn.ReLU()]
     for outputs, count, stride in stages:
-        layers += [Branches(width, outputs, stride, form), nn.ReLU()]
+        layers += [Branches(form, width, outputs, stride), nn.ReLU()]
         for i in range(1, count):
-            scale = (2 / i) ** 0.5
-            layers += [Branches(outputs, outputs, 1, form, scale=scale), nn.ReLU()]
+            layers += [Branches(form, outputs, outputs, 1, (2 / i) ** 0.5), nn.ReLU()]
         width = outputs
     head = nn.Sequential(
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)
@@ -281,7 +269,7 @@ def ghost(
 ) -> list[nn.Module]:
     """1 x 1 convolution, normalisation, depth-wise 3 x 3 branches; ReLU after both."""
     convolution, normalisation, activation = conv_bn(inputs, outputs, 1)
-    branches = Branches(outputs, outputs, 1, form, outputs, False, scale)
+    branches = Branches(form, outputs, outputs, 1, scale, outputs, pointwise=False)
     if not relu:
         return [convolution, normalisation, branches]
     return [convolution, normalisation, activation, branches, nn.ReLU()]
