@@ -71,22 +71,21 @@ class Reference:
 
     def __init__(self, net: nn.Module, ctx: Context) -> None:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
-        self.images = 0  # the number of images in the table
-        self.seen = 0  # images whose outputs are in the table
+        self.table: Any = None
+        self.missing: int | None = None  # images without outputs in the table
         if not isinstance(ctx.client, list) and not ctx.task.augment:
-            self.images = ctx.task.sizes[ctx.client]
-        self.table = torch.empty(0)
+            self.missing = ctx.task.sizes[ctx.client]
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        if self.images and self.seen == self.images:
+        if self.missing == 0:
             return self.table[batch.index]
         with torch.no_grad():
             outputs = self.net(batch.x)
-        if self.images:
-            if not len(self.table):
-                self.table = outputs.new_empty(self.images, *outputs.shape[1:])
+        if self.missing:
+            if self.table is None:
+                self.table = outputs.new_empty(self.missing, *outputs.shape[1:])
             self.table[batch.index] = outputs
-            self.seen += len(outputs)
+            self.missing -= len(outputs)
         return outputs
 
 
@@ -111,7 +110,6 @@ class Added(Step):
         return {name: t for name, t in x.items() if name not in added}
 
 
-@dataclass(frozen=True)
 class Shifted(SGD):
     """SGD on g - shift. The shift is computed once a round, from the client's memory."""
 

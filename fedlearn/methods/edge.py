@@ -1,6 +1,6 @@
 """Networks in two parts, and clients that keep a network of their own."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
         return net(torch.zeros(1, *shape, device=device))
 
 
-@dataclass(frozen=True, repr=False)
 class Edge(Named):
     """A network in two parts, the extractor f_e and the classifier f_c."""
 

@@ -12,7 +12,7 @@ The server part is the default: a weighted mean for each tensor over the clients
 the tensor itself where only one did.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ from ..errors import check_whole, pick, short
 from ..models.kernels import COPIES, Generated, represent
 from ..models.kernels import write_out as write_out
 from ..wire import Schema
-from ..wire.base import brief
 from .base import Subset
 
 STARTS = {  # the values with which the kernels of convolutions begin
@@ -41,16 +40,14 @@ class Representative(Model):
     The options are those of ``fed_kgf``.
     """
 
-    __repr__ = brief
-
     base_kernels: int = 16
     sign: bool = True
     alpha: bool = True
     detach: bool = False
     redraw: bool = False
-    every_call: bool = field(default=False, repr=False)
-    copies: str = field(default="generated", repr=False)
-    start: str = field(default="network", repr=False)
+    every_call: bool = False
+    copies: str = "generated"
+    start: str = "network"
 
     def __post_init__(self) -> None:
         check_whole("base_kernels", self.base_kernels)

@@ -38,7 +38,6 @@ from ..core import (
 from ..errors import check_number, pick
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
-from ..wire.base import brief
 from .base import Added, Params
 
 
@@ -110,17 +109,13 @@ class Multiplied(Optimizer):
         return [M * t for M, t in zip(state["M"], tensors, strict=True)]
 
 
-@dataclass(frozen=True)
 class RepSGD(Multiplied, SGD):
     """RepOpt with SGD: first M, then weight decay, momentum and step."""
-
-    __repr__ = brief
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         super().step(params, self._times(grads, state), state)
 
 
-@dataclass(frozen=True)
 class RepAdam(Multiplied, Adam):
     """RepOpt with AdamW.
 
@@ -128,7 +123,6 @@ class RepAdam(Multiplied, Adam):
     s_3 in place of s_3^2. This is the training of the branches, up to Adam's eps.
     """
 
-    __repr__ = brief
     _power = 1
 
     def _direction(self, grads: Params, state: dict[str, Any]) -> Params:

@@ -9,7 +9,7 @@ C is the scaled sign, (||x||_1 / d) sign(x). D is the mean of the messages. A cl
 keeps its e_i while it does not take part. Batch statistics are averaged as they are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -29,7 +29,6 @@ from ..core import (
 )
 from ..errors import check_number, pick
 from ..wire import Signs
-from ..wire.base import brief
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,11 @@ class AMSGrad(Aggregator):
     """FedAMS, Option 1; ``corrected``: m / (1 - b1^t) and v^ / (1 - b2^t), as in Adam."""
 
     needs = (Update,)
-    __repr__ = brief
-
     lr: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-3
-    corrected: bool = field(default=False, repr=False)
+    corrected: bool = False
 
     def __post_init__(self) -> None:
         check_number("lr of AMSGrad", self.lr, above=0)

@@ -51,7 +51,6 @@ class Remember(Step):
         ctx.memory["round"] = torch.tensor(ctx.round)
 
 
-@dataclass(frozen=True)
 class Tracked(Shifted):
     """SGD on g - delta_j.
 

@@ -12,14 +12,13 @@ the paper takes D = 1/2 sum ||a - b||^2 over the batch instead.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ..core import SGD, Averaging, Batch, Context, Loss, Objective
 from ..errors import check_number, pick
-from ..wire.base import brief
 from .base import Reference
 
 # the paper gives no widths; these are of the authors' public code
@@ -61,11 +60,9 @@ DISTANCES = {"mmd": mmd2, "l2": l2}
 class TwoStream(Objective):
     """The task's loss plus ``lam`` times a ``distance`` of logits, at least ``least``."""
 
-    __repr__ = brief
-
     lam: float = 0.1
     distance: str = "mmd"
-    least: float = field(default=0.0, repr=False)
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("lam", self.lam, least=0)

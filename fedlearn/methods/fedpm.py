@@ -13,7 +13,7 @@ theta > 1/2.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,7 +38,6 @@ from ..core import (
 from ..errors import Diverged
 from ..models.kernels import Drawing, computed
 from ..wire import Mask, Masks
-from ..wire.base import brief
 from .base import Continued, summed
 
 FLOOR = 0.01  # theta stays between this and one minus this
@@ -76,9 +75,7 @@ LAYERS = {kind: computed(Masked, kind) for kind in (nn.Conv2d, nn.Linear)}
 class MaskedNetwork(Model):
     """The task's network with masks over random weights; ``scaled`` is that of ``Masked``."""
 
-    __repr__ = brief
-
-    scaled: bool = field(default=False, repr=False)
+    scaled: bool = False
 
     def build(self, task: Any) -> nn.Module:
         net = task.network()
@@ -153,9 +150,7 @@ class BetaPosterior(Aggregator):
     """
 
     needs = (Masks,)
-    __repr__ = brief
-
-    softened: bool = field(default=False, repr=False)
+    softened: bool = False
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         buffers, ones = summed(arrivals, state.keys() - ctx.schema.buffers)

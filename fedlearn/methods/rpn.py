@@ -74,7 +74,6 @@ class Residual(Step):
         return {name: ctx.initial[name] + t for name, t in x.items()}
 
 
-@dataclass(frozen=True)
 class PoolState(Pool):
     """Pooling of the downlink: exact for a sum of pooled updates only."""
 
