@@ -49,7 +49,7 @@ class Dynamic(Objective):
 
     needs = (Sum,)
 
-    alpha: float = 0.1
+    alpha: float
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, above=0)

@@ -60,8 +60,8 @@ DISTANCES = {"mmd": mmd2, "l2": l2}
 class TwoStream(Objective):
     """The task's loss plus ``lam`` times a ``distance`` of logits, at least ``least``."""
 
-    lam: float = 0.1
-    distance: str = "mmd"
+    lam: float
+    distance: str
     least: float = 0.0
 
     def __post_init__(self) -> None:

@@ -75,7 +75,7 @@ LAYERS = {kind: computed(Masked, kind) for kind in (nn.Conv2d, nn.Linear)}
 class MaskedNetwork(Model):
     """The task's network with masks over random weights; ``scaled`` is that of ``Masked``."""
 
-    scaled: bool = False
+    scaled: bool
 
     def build(self, task: Any) -> nn.Module:
         net = task.network()
@@ -150,7 +150,7 @@ class BetaPosterior(Aggregator):
     """
 
     needs = (Masks,)
-    softened: bool = False
+    softened: bool
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         buffers, ones = summed(arrivals, state.keys() - ctx.schema.buffers)

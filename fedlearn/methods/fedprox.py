@@ -20,7 +20,7 @@ from .base import inner, trained
 class Proximal(Objective):
     """The task's loss plus ``mu`` / 2 times the squared distance from the downloaded model."""
 
-    mu: float = 0.01
+    mu: float
 
     def __post_init__(self) -> None:
         check_number("mu", self.mu, least=0)

@@ -118,7 +118,7 @@ class Replay(Downlink):
 
 @dataclass(frozen=True)
 class KeptSteps(Wrapper, Aggregator):
-    """Moves by the coded step of another server part, and stores the last steps."""
+    """Moves by the coded step of another server part, and stores the step for late clients."""
 
     link: Uplink = Uplink()
     of: Aggregator = Mean()
@@ -135,13 +135,14 @@ class KeptSteps(Wrapper, Aggregator):
         return {name: w + step[name].to(w.device) for name, w in state.items()}
 
     def _forget(self, name: str, limit: int, ctx: Context) -> None:
-        """Drop the oldest steps until the stored steps are not longer than the tensor."""
+        """Drop the steps that all clients have, and steps longer than the whole tensor."""
+        heard = min(last_heard(ctx, k) for k in range(ctx.task.clients))
         oldest = int(ctx.memory.get(f"from/{name}", 1))
         keys = {t: f"step/{name}/{t}" for t in range(oldest, ctx.round + 1)}
         sizes = {t: len(ctx.memory.get(key, ())) for t, key in keys.items()}
         total = sum(sizes.values())
         for t, size in sizes.items():
-            if total <= limit:
+            if t > heard and total <= limit:
                 break
             total -= size
             ctx.memory.pop(keys[t], None)

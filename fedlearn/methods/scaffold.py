@@ -90,7 +90,7 @@ class Controlling(Aggregator):
 
     needs = (Changes,)
 
-    lr: float = 1.0
+    lr: float
 
     def __post_init__(self) -> None:
         check_number("lr of Controlling", self.lr, above=0)
