@@ -75,7 +75,7 @@ class Form(Model):
     scales: Scales | None = None
 
     def __post_init__(self) -> None:
-        Named(self.network)  # refuses what is no network
+        Named(self.network)  # refuses other values
         pick(self.form, reparam.FORMS | {"repopt": None}, "form")
 
     def build(self, task: Any) -> nn.Module:
