@@ -57,8 +57,8 @@ class Experiment(Settings):
         crop or flip; for detection and segmentation flip
     metrics : tuple of str
         further measures of the test set: per_class; per_class_iou of masks,
-        per_class_ap of boxes; per_client of clients' own test samples; per_class_mix, worst_class_mix without them; or your
-        own, mine.py:name
+        per_class_ap of boxes; per_client of clients' own test samples; per_class_mix,
+        worst_class_mix without them; or your own, mine.py:name
     train : int, optional
         number of training images, by default all
     test : int, optional

@@ -1,14 +1,14 @@
-"""One file a method. Each holds the paper's equations, the parts that the method replaces and one
-function that returns the ``Method``; the function raises ``ValueError`` for an option that is not
-what its docstring says. ``base.py`` has what several of them share.
+"""One file a method: the paper's equations, the parts that the method replaces, and one function
+that returns the ``Method``. The function raises ``ValueError`` for an option outside the range that
+its docstring gives. ``base.py`` has the parts that several methods share.
 
-In all methods ``lr`` is the rate of local steps, above 0, ``momentum`` that of local SGD, at least
-0 and below 1, and ``server_lr`` the rate of the server's step, above 0.
+In all methods ``lr`` is the learning rate of local steps, above 0; ``momentum`` is the momentum of
+local SGD, at least 0 and below 1; ``server_lr`` is the learning rate of the server, above 0.
 
-A method's notes say where it deviates from paper and authors' program; what they quote, such as
-"keep", is a row of ``fedlearn reproduce deviations``, measured beside the default. In all of them
-the mean is weighted by n_k, unless an option says otherwise (with equal shares there is no
-difference), and through a coder with loss biases and normalisation travel dense (0.36 bits for each
+A method's notes list its deviations from the paper and the authors' program. A name in quotes, such
+as "keep", is a row of ``fedlearn reproduce deviations``, measured beside the default. All methods
+share two deviations: the mean is weighted by n_k unless an option says otherwise (with equal shares
+there is no difference), and a lossy coder leaves biases and normalisation dense (0.36 bits for each
 entry of digits_resnet).
 """
 

@@ -21,13 +21,13 @@ from ..core import (
     Step,
     Tensors,
 )
-from ..errors import Diverged, WireError
+from ..errors import WireError
 
 Params = list[torch.Tensor]
 
 
 def trained(net: nn.Module, ctx: Context) -> tuple[Params, Params]:
-    """The parameters that training moves, and where they start."""
+    """The trained parameters, and their values at the start of local training."""
     params = []
     starts = []
     for name, p in net.named_parameters():
@@ -39,7 +39,7 @@ def trained(net: nn.Module, ctx: Context) -> tuple[Params, Params]:
 
 
 def inner(a: Params, b: Params, ctx: Context) -> torch.Tensor:
-    """<a, b> over all tensors of two lists; of stacked clients, of each by itself: [clients]."""
+    """<a, b> over all tensors of two lists; for stacked clients one number each, [clients]."""
     first = int(isinstance(ctx.client, list))  # the first axis that is summed
     sums = []
     for x, y in zip(a, b, strict=True):
@@ -50,7 +50,7 @@ def inner(a: Params, b: Params, ctx: Context) -> torch.Tensor:
 
 
 def remembered(ctx: Context, key: str, params: Params) -> Params:
-    """For each trained parameter, the client's memory of ``key``/name; zero at first."""
+    """The client's memory ``key``/name for each trained parameter; zero at first."""
     stacked = isinstance(ctx.memory, list)
     memories = ctx.memory if stacked else [ctx.memory]
     tensors = []
@@ -71,34 +71,33 @@ class Reference:
 
     def __init__(self, net: nn.Module, ctx: Context) -> None:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
-        self.images = 0  # whose outputs can be kept
-        self.seen = 0
+        self.table: Any = None
+        self.missing: int | None = None  # images without outputs in the table
         if not isinstance(ctx.client, list) and not ctx.task.augment:
-            self.images = ctx.task.sizes[ctx.client]
-        self.table = torch.empty(0)
+            self.missing = ctx.task.sizes[ctx.client]
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        if self.images and self.seen == self.images:
+        if self.missing == 0:
             return self.table[batch.index]
         with torch.no_grad():
             outputs = self.net(batch.x)
-        if self.images:
-            if not len(self.table):
-                self.table = outputs.new_empty(self.images, *outputs.shape[1:])
+        if self.missing:
+            if self.table is None:
+                self.table = outputs.new_empty(self.missing, *outputs.shape[1:])
             self.table[batch.index] = outputs
-            self.seen += len(outputs)
+            self.missing -= len(outputs)
         return outputs
 
 
-class Some(Step):
-    """Only the tensors travel that ``names`` chooses."""
+class Subset(Step):
+    """A step that sends only the tensors of ``names``."""
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         return {name: x[name] for name in self.names(list(x), ctx)}
 
 
 class Added(Step):
-    """Tensors beside the model (``shapes``) on the way to a client, which keeps them."""
+    """Sends tensors (``shapes``) beside the model to a client, which stores them."""
 
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         added = self.shapes(ctx.net).keys()
@@ -111,9 +110,8 @@ class Added(Step):
         return {name: t for name, t in x.items() if name not in added}
 
 
-@dataclass(frozen=True)
 class Shifted(SGD):
-    """SGD on g - shift. The shift comes from the client's memory and stays for a round."""
+    """SGD on g - shift. The shift is computed once a round, from the client's memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +121,7 @@ class Shifted(SGD):
             )
 
     def _shift(self, params: Params, ctx: Context) -> Params:
-        """The shift, like the parameters."""
+        """The shift: a tensor for each parameter."""
         raise NotImplementedError
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
@@ -134,7 +132,7 @@ class Shifted(SGD):
 
 
 class Wrapper(Part):
-    """A part around the part ``of`` of the same kind, whose needs and checks are its own."""
+    """A part around another part ``of`` the same kind, with the needs and checks of that part."""
 
     of: Any
 
@@ -151,7 +149,7 @@ class Wrapper(Part):
 
 @dataclass(frozen=True)
 class Continued(Wrapper, Optimizer):
-    """Another optimiser whose state, as long as finite, stays in the client's memory."""
+    """Another optimiser, whose state stays in the client's memory between rounds."""
 
     of: Optimizer = Adam()
 
@@ -164,10 +162,9 @@ class Continued(Wrapper, Optimizer):
         stacked = isinstance(ctx.memory, list)
         for k, memory in enumerate(ctx.memory if stacked else [ctx.memory]):
             rows = {name: t[k] if stacked else t for name, t in tensors.items()}
-            if all(name in memory and memory[name].isfinite().all() for name in rows):
-                for name, t in rows.items():
-                    t.copy_(memory[name])
-            memory.update(rows)  # these are the tensors that training changes
+            for name in rows.keys() & memory.keys():
+                rows[name].copy_(memory[name])
+            memory.update(rows)  # not copies: training changes these tensors
         return state
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
@@ -177,7 +174,10 @@ class Continued(Wrapper, Optimizer):
 def mean_update(
     state: Tensors, arrivals: Arrivals, ctx: Context
 ) -> tuple[Tensors, float]:
-    """The mean update, zero for tensors that nobody sent, and its share of the samples."""
+    """The mean update, and the share of all samples that its clients hold.
+
+    A tensor that no client sent has the update zero.
+    """
     n_k = ctx.task.sizes
     samples = 0
 
@@ -197,22 +197,16 @@ def summed(
     names: Set[str],
     value: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.float,
 ) -> tuple[list[Arrival], dict[str, tuple[torch.Tensor, int]]]:
-    """The arrivals without ``names``; and for each of these names a sum and a count.
+    """The arrivals without ``names``, and for each of these names a sum and a count.
 
     The sum is that of ``value(update)`` over all clients that sent the tensor.
     """
     sums: dict[str, tuple[torch.Tensor, int]] = {}
-    rest = []
+    remaining = []
     for a in arrivals:
         for name in names & a.update.keys():
             total, count = sums.get(name, (0, 0))
             sums[name] = (total + value(a.update[name]), count + 1)
         update = {n: t for n, t in a.update.items() if n not in names}
-        rest.append(a._replace(update=update))
-    return rest, sums
-
-
-def refuse_diverged(tensors: Tensors, ctx: Context) -> None:
-    """``Diverged`` for NaN, which would stay in a client's memory."""
-    if not all(t.isfinite().all() for t in tensors.values()):
-        raise Diverged(f"The update of client {ctx.client} is NaN or infinite.")
+        remaining.append(a._replace(update=update))
+    return remaining, sums

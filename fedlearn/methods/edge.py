@@ -1,7 +1,6 @@
 """Networks in two parts, and clients that keep a network of their own."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,26 +20,25 @@ def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
         return net(torch.zeros(1, *shape, device=device))
 
 
-@dataclass(frozen=True, repr=False)
 class Edge(Named):
     """A network in two parts, the extractor f_e and the classifier f_c."""
 
     def build(self, task: Any) -> nn.Module:
-        if task.train[1].dim() > 1 or min(task.shape[-2:]) == 1:
-            raise ValueError("An edge network classifies images; this task has none.")
         net = super().build(task)
-        if not isinstance(net, Network):
+        images = task.train[1].dim() == 1 and min(task.shape[-2:]) > 1
+        if not images or not isinstance(net, Network):
             raise ValueError(
-                f"An edge network is a models.Network, not {type(net).__name__}."
+                f"An edge network is a models.Network, not {type(net).__name__}, and "
+                "classifies images."
             )
         return net
 
 
 class EdgeSide(Side):
-    """A side whose network is in two places.
+    """A side of a method with a network in two places.
 
-    The extractor of an edge network is at the clients. It gives ``maps`` (the shape, of
-    one image), and the server has a network for these.
+    The extractor of an edge network is at the clients. ``maps`` is the shape of its output
+    for one image, and the input of the server's network.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -56,14 +54,14 @@ class PersonalSide(Side):
     """A side of a method whose clients keep networks of their own."""
 
     def personal(self) -> FixedMessage:
-        """A client's network; empty as long as it is the one that the seed gives."""
+        """The message with a client's network; empty for the network that the seed gives."""
         shapes = {name: tuple(w.shape) for name, w in self.initial.items()}
         return FixedMessage(
             Schema(shapes, coder="own network"), device=self.task.device
         )
 
     def question(self, k: int) -> FixedMessage:
-        """The message, then empty, that asks client k for its network."""
+        """The message that asks client k for its network; it is sent empty."""
         return self.personal()
 
 
@@ -71,11 +69,11 @@ class PersonalServer(PersonalSide, Server):
     """A server that evaluates the clients' networks."""
 
     def complete(self, net: nn.Module) -> nn.Module:
-        """The network that is evaluated, of a client's network."""
+        """The network that is evaluated for a client's network."""
         return net
 
     def evaluate(self, t: int, state: State, ask: Any) -> dict[str, Any]:
-        """The mean results over the clients that show their network, or None."""
+        """The mean results over the clients that send their network; None without any."""
         task = self.task
         predictions: dict = {}
 
@@ -85,17 +83,12 @@ class PersonalServer(PersonalSide, Server):
         def read(k: int, data: bytes) -> dict[str, float]:
             w_k = self.personal().read(UP, t, k, data, samples=task.sizes[k])
             net = self.complete(self.hold(t, self.initial | w_k))
-            result = task.evaluate(net, client=k, predictions=predictions)
-            if not math.isfinite(result["loss"]):
-                predictions.pop(k, None)
-                raise WireError(f"With client {k}'s network the loss is not finite.")
-            return result
+            return task.evaluate(net, client=k, predictions=predictions)
 
         results = [r for _, r in ask(range(task.clients), write, read, EVALUATE)]
         means: dict[str, Any] = {"accuracy": None, "loss": None}
-        if results:
-            for name in results[0]:
-                means[name] = sum(r[name] for r in results) / len(results)
+        for name in results[0] if results else ():
+            means[name] = sum(r[name] for r in results) / len(results)
         return means | task.measure(predictions)
 
     def network(self, t: int, state: State) -> nn.Module:
@@ -104,7 +97,7 @@ class PersonalServer(PersonalSide, Server):
 
 
 class PersonalClient(PersonalSide, Client):
-    """A client that goes on from its own network ("own/..." in its memory)."""
+    """A client that trains a network of its own, "own/..." in its memory."""
 
     def answer(
         self, t: int, client: int, question: str, data: bytes, memory: Tensors
@@ -116,12 +109,12 @@ class PersonalClient(PersonalSide, Client):
         return self.personal().write(UP, t, client, w_k, self.task.sizes[client])
 
     def training(self, t: int, client: int, memory: Tensors) -> Context:
-        """Training from the client's own network."""
+        """A context whose ``start`` is the client's own network."""
         start = {n: memory.get(f"own/{n}", w) for n, w in self.initial.items()}
         return self.context(t, client, Schema({}), memory, start=start)
 
     def keep(self, trained: Tensors, ctx: Context) -> None:
-        """``WireError`` for a network that is not finite: then the last one stays."""
+        """Store the trained network; ``WireError`` if it is not finite."""
         if not all(torch.isfinite(w).all() for w in trained.values()):
             raise WireError(f"The training of client {ctx.client} diverged.")
         ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})

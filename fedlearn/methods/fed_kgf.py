@@ -1,33 +1,32 @@
 """Fed-KGF: Li et al., "Representative Kernels-based CNN for Faster Transmission in Federated
 Learning", IEEE TMC.
 
-    model:   each convolution learns its first m kernels w only; the others are copies of w, of each
+    model:   each convolution learns only its first m kernels w; further kernels are generated
              w' = KGF(w) = sign(w) (|w|^beta + alpha)                                     Eq. (2)
              with beta ~ U[2, 10], alpha ~ U[1e-5, 0.1] for each entry
-    uplink:  the modules (a convolution and what follows it) form as many groups as there are
-             clients; a permutation, new in each round, says whose group is whose     section 3.3
+    uplink:  the modules (a convolution and the layers behind it) form as many groups as there are
+             clients; a permutation, new in each round, gives a group to each client  section 3.3
     server:  puts the groups together
 
 The server part is the default: a weighted mean for each tensor over the clients that sent it is
 the tensor itself where only one did.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from .. import rng
-from ..core import SGD, Averaging, Context, Model, TaskNetwork, Update, Uplink
+from ..core import SGD, Averaging, Context, Model, Update, Uplink
 from ..errors import check_whole, pick, short
-from ..models.kernels import COPIES, Generated, draw, represent
+from ..models.kernels import COPIES, Generated, represent
 from ..models.kernels import write_out as write_out
 from ..wire import Schema
-from ..wire.base import brief
-from .base import Some
+from .base import Subset
 
-STARTS = {  # where the kernels of convolutions begin: as the network has them, or otherwise
+STARTS = {  # the values with which the kernels of convolutions begin
     "network": lambda layer: None,
     "torch": nn.Conv2d.reset_parameters,
     "uniform": lambda layer: nn.init.uniform_(layer.weight, -1, 1),  # section 3.2
@@ -36,23 +35,19 @@ STARTS = {  # where the kernels of convolutions begin: as the network has them, 
 
 @dataclass(frozen=True)
 class Representative(Model):
-    """The network of another model part with ``base_kernels`` representative kernels a convolution.
+    """The task's network with ``base_kernels`` representative kernels a convolution.
 
-    With ``redraw``, ``refresh`` with the round of a state comes before the state is loaded into a
-    new network.
+    The options are those of ``fed_kgf``.
     """
-
-    __repr__ = brief
 
     base_kernels: int = 16
     sign: bool = True
     alpha: bool = True
     detach: bool = False
     redraw: bool = False
-    of: Model = TaskNetwork()
-    every_call: bool = field(default=False, repr=False)
-    copies: str = field(default="generated", repr=False)
-    start: str = field(default="network", repr=False)
+    every_call: bool = False
+    copies: str = "generated"
+    start: str = "network"
 
     def __post_init__(self) -> None:
         check_whole("base_kernels", self.base_kernels)
@@ -60,7 +55,7 @@ class Representative(Model):
         pick(self.start, STARTS, "start")
 
     def build(self, task: Any) -> nn.Module:
-        net = self.of.build(task)
+        net = task.network()
         for layer in net.modules():
             if isinstance(layer, nn.Conv2d):
                 STARTS[self.start](layer)
@@ -76,22 +71,12 @@ class Representative(Model):
         )
 
     def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        self.of.refresh(net, task, round)
-        anew = self.redraw or self.every_call
-        trained = self.copies == "trained"
-        for name, layer in net.named_modules() if anew or trained else ():
-            if not isinstance(layer, Generated):
-                continue
-            if anew:
-                layer.place = (task.seed, "kernel generation", name, round)
-                layer.calls = 0
-                alpha, beta = draw(layer.beta.shape[-4:], task.seed, name, round)
-                layer.beta.copy_(beta)  # for all clients if stacked
-                if self.alpha:
-                    layer.alpha.copy_(alpha)
-            if trained:
-                with torch.no_grad():
-                    layer.rest.copy_(layer.generated(layer.alpha, layer.beta))
+        for name, layer in net.named_modules():
+            if isinstance(layer, Generated):
+                if self.redraw or self.every_call:
+                    layer.draw(task.seed, name, round)
+                if self.copies == "trained":
+                    layer.discard()
 
 
 def modules(schema: Schema) -> list[list[str]]:
@@ -109,11 +94,11 @@ def modules(schema: Schema) -> list[list[str]]:
 
 
 @dataclass(frozen=True)
-class Modules(Some):
-    """Each participant sends one group of modules, in the order that the round draws (section 3.3).
+class Modules(Subset):
+    """Each participant sends one group of modules, which the round draws (section 3.3).
 
-    There are ``groups`` groups, by default as many as participants, or as modules if these are
-    fewer. With one group everybody sends the whole model.
+    By default there are as many groups as participants, but not more than modules. With one group
+    every client sends the whole model.
     """
 
     groups: int | None = None
@@ -173,35 +158,35 @@ def fed_kgf(
     redraw, every_call : bool
         Draw alpha and beta anew each round, or each time a client or the server computes kernels.
     copies : {"generated", "trained", "frozen"}
-        The kernels that are not learned: Eq. (2); its result, which each client trains as well and
-        then discards; or random ones for ever, a control.
+        The kernels that are not learned: those of Eq. (2); the same, but each client trains them in
+        a round and discards the result; or constant random kernels, a control.
     start : {"network", "torch", "uniform"}
-        Where kernels begin: as the network has them, by torch's rule, or uniform in [-1, 1].
+        The first values of kernels: those of the network, torch's, or uniform in [-1, 1].
 
     Notes
     -----
     Deviations from paper and authors' program, and their effect:
 
     * alpha and beta drawn once a run from the shared seed, Algorithm 1: by each client in each
-      epoch, which gives clients different networks; "every call"; for all alike: "redraw"
+      epoch, which gives clients different networks; "every call"; one draw for all: "redraw"
     * gradients flow through the copies, times ``beta |w|^(beta - 1)``; the other reading: "detach"
     * kernels start as the network has them, by He's rule in the book's; section 3.2 names [-1, 1],
       ``start``; line 12 trains copies, too, ``copies``: the recipe fed_kgf_controls has both
     * a 1 x 1 convolution belongs to the module before it: 18 of ResNet-18, as the paper counts
     """
+    model = Representative(
+        base_kernels,
+        sign,
+        alpha,
+        detach,
+        redraw,
+        every_call,
+        copies,
+        start,
+    )
     return Averaging(
         "fed_kgf",
-        Representative(
-            base_kernels,
-            sign,
-            alpha,
-            detach,
-            redraw,
-            TaskNetwork(),
-            every_call,
-            copies,
-            start,
-        ),
+        model,
         optimizer=SGD(lr, momentum),
         uplink=Uplink(Modules(groups), Update()),
     )

@@ -1,7 +1,7 @@
 """FedRepOpt: Lau et al., "FedRepOpt: Gradient Re-parametrized Optimizers in Federated Learning",
 2024, Algorithm 1.
 
-    server:  s_3, s_1 (and s_id) of every block, from a search on data of its own, sent once
+    server:  s_3, s_1 (and s_id) of every block, from a search on the server's data, sent once
     start:   W' = s_3 W_3 + pad(s_1 W_1) + s_id I, one kernel a block      section 3.2, first rule
     client:  g <- M g, then weight decay, momentum and step of SGD         second rule, Eq. (1)
 
@@ -35,19 +35,10 @@ from ..core import (
     TaskLoss,
     Tensors,
 )
-from ..errors import check_number, pick, short
+from ..errors import check_number, pick
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
-from ..wire.base import brief
 from .base import Added, Params
-
-
-def check_form(part: Any, method: Any) -> None:
-    """``ValueError`` unless the model has one kernel a block, for a part that needs it."""
-    if getattr(method.model, "form", "") != "repopt":
-        raise ValueError(
-            f'{part!r} needs the model part Form("repopt"), not {method.model!r}.'
-        )
 
 
 @dataclass(frozen=True)
@@ -75,8 +66,8 @@ class Smoothed(Objective):
 class Form(Model):
     """The network (None: the task's) with its blocks in a form of ``models.reparam``, or "repopt".
 
-    "repopt" is "csla" collapsed into one kernel a block. ``scales`` replace those with which the
-    network begins.
+    "repopt" is "csla" collapsed into one kernel a block. ``scales`` replace the first scales of
+    the network.
     """
 
     form: str = "repopt"
@@ -84,14 +75,8 @@ class Form(Model):
     scales: Scales | None = None
 
     def __post_init__(self) -> None:
-        Named(self.network)  # refuses what is no network
+        Named(self.network)  # refuses other values
         pick(self.form, reparam.FORMS | {"repopt": None}, "form")
-        scaled = self.form in ("csla", "search", "repopt")
-        if self.scales is not None and not (isinstance(self.scales, Scales) and scaled):
-            raise ValueError(
-                'scales are Scales, for the forms "csla", "search" and "repopt", not '
-                f'{short(self.scales)} for "{self.form}".'
-            )
 
     def build(self, task: Any) -> nn.Module:
         collapsed = self.form == "repopt"
@@ -108,12 +93,12 @@ class Form(Model):
 
 
 class Multiplied(Optimizer):
-    """M, and its product with one tensor for each parameter."""
+    """Computes M and its product with a list of tensors, one for each parameter."""
 
     _power = 2
 
-    def check(self, method: Any) -> None:
-        check_form(self, method)
+    def validate(self, ctx: Context) -> None:
+        constants(ctx.net)  # refuses a network in another form
 
     def init(self, params: Params, ctx: Context) -> dict[str, Any]:
         state = super().init(params, ctx)
@@ -124,25 +109,20 @@ class Multiplied(Optimizer):
         return [M * t for M, t in zip(state["M"], tensors, strict=True)]
 
 
-@dataclass(frozen=True)
 class RepSGD(Multiplied, SGD):
     """RepOpt with SGD: first M, then weight decay, momentum and step."""
-
-    __repr__ = brief
 
     def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
         super().step(params, self._times(grads, state), state)
 
 
-@dataclass(frozen=True)
 class RepAdam(Multiplied, Adam):
     """RepOpt with AdamW.
 
-    Adam divides a constant factor of a gradient out again. So M multiplies the step, with s_3 in
-    place of s_3^2: this is the branches' training but for eps.
+    A constant factor of the gradient does not change Adam's step. So M multiplies the step, with
+    s_3 in place of s_3^2. This is the training of the branches, up to Adam's eps.
     """
 
-    __repr__ = brief
     _power = 1
 
     def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
@@ -151,16 +131,13 @@ class RepAdam(Multiplied, Adam):
 
 @dataclass(frozen=True)
 class Constants(Added):
-    """With the first message to a client the constants, which it keeps."""
-
-    def check(self, method: Any) -> None:
-        check_form(self, method)
+    """Sends the constants with the first message to a client, which stores them."""
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return {name: tuple(t.shape) for name, t in constants(net).items()}
 
     def group(self, ctx: Context) -> Hashable:
-        """A client that has answered has the constants; an earlier message may be lost."""
+        """Whether the client has answered: then it has the constants."""
         return ctx.client in ctx.last_seen
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
@@ -191,15 +168,15 @@ def fed_repopt(
     lr, momentum, weight_decay : float
         Of the local optimizer; authors': weight decay 0.00004.
     form : {"repopt", "tr", "inf", "csla"}
-        The method, or what the paper compares it with, trained by plain SGD.
+        The method, or a network that the paper compares, trained by plain SGD.
     network : str, function (shape, classes) -> module, or None
         A network of several branches; None: the task's.
     scales : Scales or None
-        What ``fl.repopt_search`` gave; None: those with which a search begins.
+        The result of ``fl.repopt_search``; None: the values with which a search begins.
     optimizer : {"sgd", "adamw"}
         "adamw" takes no ``momentum``.
     spare : bool
-        Keep weight decay from vectors, as the authors.
+        No weight decay for vectors, as in the authors' program.
     smoothing : float
         Of labels, at least 0 and below 1; authors': 0.1.
 
@@ -207,8 +184,8 @@ def fed_repopt(
     -----
     Deviations from paper and authors' program, and their effect:
 
-    * M by position, the paper prints a scalar: kernels within 1e-14 of CSLA's, with the scalar
-      85 % of what was learned apart
+    * M by position, the paper prints a scalar: kernels within 1e-14 of CSLA's; with the scalar the
+      distance is 85 % of the movement in training
     * W' has s_id I, section 3.2 does not; not measured: without it W' is not the branches' sum
     * with ``spare`` Ghost's t shrinks as its kernel does, authors': it does not; CSLA and RepOpt
       would be 7e-3 apart (weight decay 0.01)
@@ -217,12 +194,12 @@ def fed_repopt(
       RepVGG-B1
     * the search's rate changes by rounds, authors': by batches; not measured: no option
     * CSLA of Ghost modules has RepOpt's scales, authors': 1; not measured: no option
-    * scales are those with which a search begins: "searched" (5 rounds on 300 of the digits)
+    * scales have the values with which a search begins: "searched" (5 rounds on 300 digits)
     """
     pick(form, dict.fromkeys(("repopt", "tr", "inf", "csla")), "form")
     pick(optimizer, {"sgd": SGD, "adamw": Adam}, "optimizer")
     if optimizer == "adamw" and momentum:
-        raise ValueError('momentum belongs to optimizer "sgd"; "adamw" has its own.')
+        raise ValueError('momentum belongs to optimizer "sgd"; "adamw" has none.')
     multiplied = form == "repopt"
     part: Optimizer
     if optimizer == "sgd":

@@ -1,5 +1,5 @@
-"""FedRepOpt's first step: the search in which the server trains the scales of a network's branches
-on data of its own (``fed_repopt.py`` has the rounds that follow)."""
+"""FedRepOpt's first step: the server trains the scales of a network's branches on its own data
+(``fed_repopt.py`` has the rounds that follow)."""
 
 import math
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..core import SGD, Averaging, Context, Optimizer, TaskLoss, run
-from ..errors import check_number, check_whole, short
-from ..models.repopt import SCALES, Scales
+from ..core import SGD, Averaging, Context, TaskLoss, run
+from ..errors import check_number, short
+from ..models.repopt import Scales, scales_of
 from .base import Continued
 from .fed_repopt import Form, Smoothed
 
@@ -18,9 +18,9 @@ from .fed_repopt import Form, Smoothed
 class Planned(SGD):
     """SGD as the authors search.
 
-    The first ``warmup`` of ``rounds`` raise the rate evenly to lr; then it falls along half a
-    cosine to 0. With ``warmup`` 0 the rate is constant. ``clip`` is the greatest length of a
-    gradient over all parameters; 0: any.
+    The rate rises evenly to lr in the first ``warmup`` of ``rounds``, and then falls along half a
+    cosine to 0. With ``warmup`` 0 the rate is constant. ``clip`` is the greatest norm of a
+    gradient over all parameters; 0: no limit.
     """
 
     rounds: int = 1
@@ -74,14 +74,13 @@ def repopt_search(
     rounds, batch_size : int
         Epochs and images a batch, at least 1.
     network, lr, momentum, weight_decay, spare, smoothing
-        As in ``fed_repopt``.
+        As in ``fed_repopt``; momentum continues from round to round.
     checkpoint : path or None
         As in ``fl.run``.
     warmup : int
-        Rounds in which the rate rises; then it falls along half a cosine. Authors': 10.
+        Rounds in which the rate rises, before it falls along half a cosine. Authors': 10.
     clip : float
-        Greatest length of a gradient; 0: any. Authors': 5. With this or ``warmup`` momentum goes
-        on from round to round.
+        Greatest norm of a gradient; 0: no limit. Authors': 5.
 
     Returns
     -------
@@ -100,32 +99,27 @@ def repopt_search(
     >>> fl.repopt_search(task, rounds=1)
     Scales(digest='...')
     """
-    if not hasattr(task, "evaluate"):
-        raise ValueError(f"A search takes a task (fedlearn.tasks), not {short(task)}.")
-    check_whole("rounds", rounds)
-    if task.clients != 1:
+    if getattr(task, "clients", 1) != 1:
         raise ValueError(
             f"A search takes a task with one client, the server, not {task.clients}."
         )
-    optimizer: Optimizer = SGD(lr, momentum, weight_decay, spare=spare)
-    if warmup or clip:
-        planned = Planned(
-            lr,
-            momentum,
-            weight_decay,
-            spare=spare,
-            rounds=rounds,
-            warmup=warmup,
-            clip=clip,
-        )
-        optimizer = Continued(planned)
+    optimizer = Planned(
+        lr,
+        momentum,
+        weight_decay,
+        spare=spare,
+        rounds=rounds,
+        warmup=warmup,
+        clip=clip,
+    )
+    method = Averaging(
+        "search",
+        Form("search", network),
+        Smoothed(smoothing) if smoothing else TaskLoss(),
+        Continued(optimizer),
+    )
     history = run(
-        Averaging(
-            "search",
-            Form("search", network),
-            Smoothed(smoothing) if smoothing else TaskLoss(),
-            optimizer,
-        ),
+        method,
         task,
         rounds,
         batch_size=batch_size,
@@ -133,9 +127,4 @@ def repopt_search(
         checkpoint=checkpoint,
         progress=False,
     )
-    ends = tuple(f".{name}.value" for name in SCALES)
-    scales = {}
-    for name, t in (history.state or {}).items():
-        if name.endswith(ends):
-            scales[name.removesuffix(".value")] = t.clone()
-    return Scales(scales)
+    return Scales(scales_of(history.network()))

@@ -5,11 +5,11 @@ Algorithm 2.
     server:  m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2,   v^ <- max(v^, v, eps)
              w <- w + lr m / sqrt(v^)
 
-C is the scaled sign, (||x||_1 / d) sign(x), or top-k. D is the mean of what arrived. A client
+C is the scaled sign, (||x||_1 / d) sign(x). D is the mean of the messages. A client
 keeps its e_i while it does not take part. Batch statistics are averaged as they are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -28,8 +28,7 @@ from ..core import (
     Uplink,
 )
 from ..errors import check_number, pick
-from ..wire import Signs, TopK
-from ..wire.base import brief
+from ..wire import Signs
 
 
 @dataclass(frozen=True)
@@ -53,19 +52,14 @@ class AMSGrad(Aggregator):
     """FedAMS, Option 1; ``corrected``: m / (1 - b1^t) and v^ / (1 - b2^t), as in Adam."""
 
     needs = (Update,)
-    __repr__ = brief
-
     lr: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-3
-    corrected: bool = field(default=False, repr=False)
+    corrected: bool = False
 
     def __post_init__(self) -> None:
         check_number("lr of AMSGrad", self.lr, above=0)
-        check_number("beta1", self.beta1, least=0, below=1)
-        check_number("beta2", self.beta2, least=0, below=1)
-        check_number("eps", self.eps, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         memory = ctx.memory
@@ -91,8 +85,6 @@ class AMSGrad(Aggregator):
 def fedcams(
     lr: float = 0.1,
     server_lr: float = 1.0,
-    ratio: float | None = None,
-    feedback: bool = True,
     scale: str = "tensor",
     corrected: bool = False,
 ) -> Averaging:
@@ -100,10 +92,6 @@ def fedcams(
 
     Parameters
     ----------
-    ratio : float or None
-        Share of the largest entries that are sent, above 0 and at most 1; None sends scaled signs.
-    feedback : bool
-        Whether a client remembers what the coder lost.
     scale : {"tensor", "model"}
         One scale of the signs a tensor, or one for the whole model, the paper's C.
     corrected : bool
@@ -118,22 +106,12 @@ def fedcams(
     * no bias corrections, as in Algorithm 2, authors': "corrected"; their program is "both"
     * v^ is at least eps, as in Algorithm 2, authors': it begins as max_init, 0 by default, and
       1e-8 is added to its root; none at max_init 0.001, else not measured: no option
-    * ``ratio`` chooses of each tensor, authors': of the model; not measured: no option
     """
-    pick(scale, {"tensor": 1, "model": 1}, "scale")
-    if scale == "model" and ratio is not None:
-        raise ValueError(
-            'The scale "model" is one of signs; the largest entries have none.'
-        )
-    steps: list[Step] = [Update()]
-    if feedback:
-        steps.append(Feedback())
-    if scale == "model":
-        steps.append(OneScale())
-    steps.append(Lossy(Signs(), whole=0) if ratio is None else Lossy(TopK(ratio)))
+    one = pick(scale, {"tensor": (), "model": (OneScale(),)}, "scale")
+    signs = Lossy(Signs(), whole=0)
     return Averaging(
         "fedcams",
         optimizer=SGD(lr),
-        uplink=Uplink(*steps),
+        uplink=Uplink(Update(), Feedback(), *one, signs),
         server=AMSGrad(server_lr, corrected=corrected),
     )

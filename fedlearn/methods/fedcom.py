@@ -6,9 +6,9 @@ Analysis and Sharp Guarantees", AISTATS 2021, Algorithms 1 and 3.
              after the round  delta_j <- delta_j + (1 / tau) (Q_j - mean_j Q_j)
 
 Q quantises evenly between the smallest and the largest entry of a tensor; gamma = 1, eta the
-local learning rate, tau the local steps. mean_j Q_j is what the global model has moved by, divided
-by -eta: a client that remembers its last download computes it from the next one, so gradient
-tracking costs no byte. (The paper sends it, which doubles the downlink.)
+local learning rate, tau the local steps. mean_j Q_j is the movement of the global model, divided
+by -eta: a client that stores its last download computes it from the next one. So gradient tracking
+costs no byte. (The paper sends it, which doubles the downlink.)
 """
 
 from dataclasses import dataclass
@@ -42,17 +42,15 @@ def fedcom(lr: float = 0.1, bits: int = 8) -> Averaging:
 
 @dataclass(frozen=True)
 class Remember(Step):
-    """Keeps what was sent, and what it was the update of, until the next round."""
+    """Stores the sent update, and the model at its start, until the next round."""
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in set(sent) - ctx.schema.buffers:
             ctx.memory[f"sent/{n}"] = sent[n]
             ctx.memory[f"start/{n}"] = ctx.start[n].clone()
         ctx.memory["round"] = torch.tensor(ctx.round)
-        ctx.memory["steps"] = torch.tensor(ctx.steps(ctx.client))
 
 
-@dataclass(frozen=True)
 class Tracked(Shifted):
     """SGD on g - delta_j.
 
@@ -65,22 +63,20 @@ class Tracked(Shifted):
         if isinstance(ctx.memory, list):
             for j, memory in enumerate(ctx.memory):
                 start = {n: w[j] for n, w in ctx.start.items()}
-                self._track(memory, start, ctx.round)
+                self._track(memory, start, ctx.client[j], ctx)
         else:
-            self._track(ctx.memory, ctx.start, ctx.round)
+            self._track(ctx.memory, ctx.start, ctx.client, ctx)
         return remembered(ctx, "delta", params)
 
-    def _track(self, memory: Tensors, start: Tensors, round: int) -> None:
-        """delta_j after the last round of this client, as movement of weights over -eta tau."""
-        if "round" not in memory:
-            return
-        rounds = round - int(memory["round"])
-        tau = float(memory["steps"])
-        for n in start:
-            if f"sent/{n}" in memory:
-                moved = (start[n] - memory[f"start/{n}"]) / rounds
-                change = (moved - memory[f"sent/{n}"]) / (self.lr * tau)
-                memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + change
+    def _track(self, memory: Tensors, start: Tensors, j: int, ctx: Context) -> None:
+        """delta_j after the client's last round, as movement of weights over -eta tau."""
+        names = [n for n in start if f"sent/{n}" in memory]
+        for n in names:
+            moved = (start[n] - memory[f"start/{n}"]) / (
+                ctx.round - int(memory["round"])
+            )
+            change = (moved - memory[f"sent/{n}"]) / (self.lr * ctx.steps(j))
+            memory[f"delta/{n}"] = memory.get(f"delta/{n}", 0) + change
 
 
 def fedcomgate(lr: float = 0.1, bits: int = 8) -> Averaging:
@@ -96,9 +92,9 @@ def fedcomgate(lr: float = 0.1, bits: int = 8) -> Averaging:
     Deviations from paper and authors' program, beside those of ``fedcom``, and their effect:
 
     * mean_j Q_j is computed at the client, not sent: half the paper's downlink
-    * delta_j moves by Q_j as in Algorithm 3, authors': by what the client moved, unquantised, and
-      they quantise the way down, too; not measured: no option
-    * who was absent counts the mean of the rounds it missed: none where all take part
+    * delta_j moves by Q_j as in Algorithm 3, authors': by the client's movement, unquantised, and
+      they quantise the downlink, too; not measured: no option
+    * an absent client takes the mean of the rounds that it missed: none where all take part
     """
     uplink = Uplink(Update(), Remember(), Lossy(Uniform(bits)))
     return Averaging("fedcomgate", optimizer=Tracked(lr), uplink=uplink)

@@ -36,7 +36,7 @@ from .base import inner, mean_update, remembered, trained
 
 @dataclass(frozen=True)
 class Sum(Step):
-    """Keeps s_k, the sum of all that was sent."""
+    """Stores s_k, the sum of all sent updates."""
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
         for n in sent.keys() - ctx.schema.buffers:
@@ -49,7 +49,7 @@ class Dynamic(Objective):
 
     needs = (Sum,)
 
-    alpha: float = 0.1
+    alpha: float
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, above=0)

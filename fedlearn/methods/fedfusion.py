@@ -4,7 +4,7 @@ Approach", ICIP 2019, Algorithm 2.
     client:  minimise  CE(C(F(E_l(x), E_g(x))), y)  over E_l, F and C
     conv     F = W (E_g || E_l) + b, a 1 x 1 convolution from 2C to C channels    Eq. (6)
     multi    F = lam E_g + (1 - lam) E_l,   lam one number a channel              Eq. (7)
-    single   the same with one number for all                                     Eq. (8)
+    single   as multi, with one number for all channels                           Eq. (8)
     server:  weighted mean; for multi and single  lam <- 0.9 lam + 0.1 mean
 
 E_g is the downloaded extractor, frozen, and so never sent. The fusion begins as the identity on
@@ -32,14 +32,13 @@ from ..core import (
     Model,
     Objective,
     Optimizer,
-    TaskNetwork,
     Tensors,
     Update,
     Uplink,
 )
-from ..errors import WireError, check_number, pick
+from ..errors import check_number, pick
 from ..models import Network
-from .base import Continued, Reference, Some, refuse_diverged
+from .base import Continued, Reference, Subset
 from .edge import output
 
 
@@ -58,7 +57,7 @@ class Convolution(nn.Module):
 
 
 class Weighted(nn.Module):
-    """The same for multi (``channels`` of the maps) and single (1)."""
+    """The fusion of multi (``channels`` of the maps) and of single (1)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -76,7 +75,7 @@ OPERATORS = {
 
 
 class Fused(Network):
-    """Extractor, fusion, classifier; by itself it has the same extractor in both streams."""
+    """Extractor, fusion, classifier. Its ``forward`` has one extractor in both streams."""
 
     def __init__(
         self, extractor: nn.Module, fusion: nn.Module, classifier: nn.Module
@@ -91,19 +90,15 @@ class Fused(Network):
 
 @dataclass(frozen=True)
 class FusionNetwork(Model):
-    """The network of another part with a fusion between extractor and classifier."""
+    """The task's network with a fusion between extractor and classifier."""
 
     operator: str = "multi"
-    of: Model = TaskNetwork()
 
     def __post_init__(self) -> None:
         pick(self.operator, OPERATORS, "fusion operator")
 
-    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        self.of.refresh(net, task, round)
-
     def build(self, task: Any) -> nn.Module:
-        net = self.of.build(task)
+        net = task.network()
         maps: Any = None
         if isinstance(net, Network):
             maps = output(net.extractor, task.shape)
@@ -156,7 +151,7 @@ def fusion(names: Iterable[str]) -> list[str]:
     return [n for n in names if n.startswith("fusion.")]
 
 
-class Outside(Some):
+class Outside(Subset):
     """Everything but the fusion travels."""
 
     def names(self, names: list[str], ctx: Context) -> list[str]:
@@ -165,22 +160,18 @@ class Outside(Some):
 
 @dataclass(frozen=True)
 class Keep(Outside):
-    """The fusion stays with its client (uplink) ..."""
+    """Uplink: the client stores its fusion, which does not travel."""
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        F = {n: x[n].clone() for n in fusion(x)}
-        refuse_diverged(F, ctx)
-        ctx.memory.update(F)
+        ctx.memory.update({n: x[n].clone() for n in fusion(x)})
         return super().encode(x, ctx)
 
 
 @dataclass(frozen=True)
 class TakeBack(Outside):
-    """... who has kept it from its last round (downlink)."""
+    """Downlink: the client adds the fusion of its last round to the model."""
 
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
-        if fusion(x):
-            raise WireError("The server sent a fusion, which is the client's own.")
         names = fusion(ctx.schema.shapes)
         return x | {n: ctx.memory.get(n, ctx.initial[n]) for n in names}
 
@@ -204,11 +195,12 @@ def fedfusion(
     operator : {"conv", "multi", "single"}
         F.
     personal : bool
-        A fusion of its own for every client, as the paper's text; Algorithm 2 averages them.
+        Every client has its own fusion, as in the paper's text; Algorithm 2 averages the fusions.
     decay, floor : float
-        The rate is multiplied each round, down to ``floor``; authors': 0.99 and 0.0001.
+        Factor of the rate each round, and its least value; authors': 0.99 and 0.0001.
     keep : bool
-        Momentum goes on where it stopped: authors' for MNIST (lr 0.002), not CIFAR-10 (lr 0.005).
+        Momentum continues from round to round: authors' for MNIST (lr 0.002), not for CIFAR-10
+        (lr 0.005).
 
     Notes
     -----

@@ -12,14 +12,13 @@ the paper takes D = 1/2 sum ||a - b||^2 over the batch instead.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ..core import SGD, Averaging, Batch, Context, Loss, Objective
 from ..errors import check_number, pick
-from ..wire.base import brief
 from .base import Reference
 
 # the paper gives no widths; these are of the authors' public code
@@ -40,8 +39,8 @@ def mmd2(
     a: torch.Tensor, b: torch.Tensor, widths: Sequence[float] = WIDTHS
 ) -> torch.Tensor:
     """Eq. (2), squared maximum mean discrepancy: samples [..., n, d] and [..., m, d] -> [...]."""
-    both = torch.cat([a, b], -2)  # one call for the three kernel matrices
-    K = kernel(both, both, widths)
+    points = torch.cat([a, b], -2)  # one call for the three kernel matrices
+    K = kernel(points, points, widths)
     n = a.shape[-2]
     aa = K[..., :n, :n].mean((-2, -1))
     bb = K[..., n:, n:].mean((-2, -1))
@@ -59,13 +58,11 @@ DISTANCES = {"mmd": mmd2, "l2": l2}
 
 @dataclass(frozen=True)
 class TwoStream(Objective):
-    """The task's loss plus ``lam`` times a ``distance`` of logits, down to ``least``."""
+    """The task's loss plus ``lam`` times a ``distance`` of logits, at least ``least``."""
 
-    __repr__ = brief
-
-    lam: float = 0.1
-    distance: str = "mmd"
-    least: float = field(default=0.0, repr=False)
+    lam: float
+    distance: str
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("lam", self.lam, least=0)
@@ -106,9 +103,9 @@ def fedmmd(
     distance : {"mmd", "l2"}
         MMD^2, or the paper's baseline.
     decay, floor : float
-        The rate is multiplied each round, down to ``floor``.
+        Factor of the rate each round, and its least value.
     least : float
-        A smaller distance counts as that, and pulls no more; authors': 0.0001 for MMD.
+        Smaller distances count as this value, without a gradient; authors': 0.0001 for MMD.
 
     Notes
     -----

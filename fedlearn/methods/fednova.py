@@ -28,7 +28,7 @@ from .base import mean_update
 
 @dataclass(frozen=True)
 class Normalised(Aggregator):
-    """The mean direction of the clients, as long as their mean way; ``momentum`` is their SGD's."""
+    """The mean direction of the clients times tau_eff; ``momentum`` is that of their SGD."""
 
     needs = (Update,)
 
@@ -38,7 +38,7 @@ class Normalised(Aggregator):
         check_number("momentum", self.momentum, least=0, below=1)
 
     def _norm(self, tau: int) -> float:
-        """||a_i||_1: the entries of a_i say how often each local gradient counts."""
+        """||a_i||_1: an entry of a_i is the weight of a local gradient in the update."""
         rho = self.momentum
         return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
 
@@ -73,7 +73,7 @@ def fednova(lr: float = 0.1, momentum: float = 0.0) -> Averaging:
     Deviations from paper and authors' program, and their effect:
 
     * tau_i is not sent, the server knows n_i, B and E: no byte more than FedAvg
-    * no proximal term, no momentum of the server; not measured: its rule does without them
+    * no proximal term, no momentum of the server; not measured: the rule does not have them
     """
     return Averaging(
         "fednova", optimizer=SGD(lr, momentum), server=Normalised(momentum)

@@ -81,7 +81,7 @@ def fedyogi(lr: float = 0.1, server_lr: float = 0.03) -> Averaging:
 def fedadam(lr: float = 0.1, server_lr: float = 0.03) -> Averaging:
     """FedAdam, Reddi et al. (2021), Algorithm 2: the moving average of the squares.
 
-    beta1 is 0.9, beta2 0.99 and tau 0.001; ``but(server=Adaptive(...))``
-    with ``Adaptive`` of this module takes others.
+    beta1 is 0.9, beta2 0.99 and tau 0.001. ``but(server=Adaptive(...))`` with ``Adaptive`` of this
+    module takes other values.
     """
     return Averaging("fedadam", optimizer=SGD(lr), server=Adaptive("adam", server_lr))

@@ -13,7 +13,7 @@ theta > 1/2.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,15 +31,14 @@ from ..core import (
     Model,
     Optimizer,
     Step,
-    TaskNetwork,
     Tensors,
     Trained,
     Uplink,
 )
+from ..errors import Diverged
 from ..models.kernels import Drawing, computed
 from ..wire import Mask, Masks
-from ..wire.base import brief
-from .base import Continued, refuse_diverged, summed
+from .base import Continued, summed
 
 FLOOR = 0.01  # theta stays between this and one minus this
 
@@ -69,31 +68,25 @@ class Masked(Drawing):
         return self.masked(self.frozen_bias, self.bias_score)
 
 
-LAYERS = computed(Masked, nn.Conv2d, nn.Linear)
+LAYERS = {kind: computed(Masked, kind) for kind in (nn.Conv2d, nn.Linear)}
 
 
 @dataclass(frozen=True)
 class MaskedNetwork(Model):
-    """The network of another part with masks over random weights; see ``Masked.scaled``."""
+    """The task's network with masks over random weights; ``scaled`` is that of ``Masked``."""
 
-    __repr__ = brief
-
-    of: Model = TaskNetwork()
-    scaled: bool = field(default=False, repr=False)
-
-    def refresh(self, net: nn.Module, task: Any, round: int) -> None:
-        self.of.refresh(net, task, round)
+    scaled: bool
 
     def build(self, task: Any) -> nn.Module:
-        net = self.of.build(task)
-        made: dict[int, tuple] = {}  # tied weights stay tied
+        net = task.network()
+        tied: dict[int, tuple] = {}  # tied weights stay tied
         for name, layer in net.named_modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 layer.affine = False
                 layer.weight = None
                 layer.bias = None
             elif type(layer) in LAYERS and layer.weight.requires_grad:
-                self._mask(name, layer, task.seed, made)
+                self._mask(name, layer, task.seed, tied)
         for name, p in net.named_parameters():
             if p.requires_grad and not name.endswith("_score"):
                 raise ValueError(
@@ -102,9 +95,9 @@ class MaskedNetwork(Model):
         return net
 
     def _mask(
-        self, name: str, layer: nn.Module, seed: int, made: dict[int, tuple]
+        self, name: str, layer: nn.Module, seed: int, tied: dict[int, tuple]
     ) -> None:
-        """Weights become signs from the seed, parameters their scores."""
+        """Replace the weights of a layer by signs from the seed, and its parameters by scores."""
         c = math.e / math.sqrt(layer.weight[0].numel())
         tensors = dict(layer._parameters)
         layer.__class__ = LAYERS[type(layer)]
@@ -114,27 +107,28 @@ class MaskedNetwork(Model):
             if t is None:
                 layer.register_buffer(f"frozen_{key}", None)
                 continue
-            if id(t) not in made:
+            if id(t) not in tied:
                 signs = rng.generator(seed, "signs", name, key)
                 draw = torch.rand(t.shape, generator=signs)
                 frozen = torch.where(draw < 0.5, -c, c)
                 score = nn.Parameter(torch.randn(t.shape), t.requires_grad)
-                made[id(t)] = t, frozen, score
-            _, frozen, score = made[id(t)]
+                tied[id(t)] = t, frozen, score
+            _, frozen, score = tied[id(t)]
             layer.register_buffer(f"frozen_{key}", frozen, persistent=False)
             layer.register_parameter(f"{key}_score", score)
 
 
 @dataclass(frozen=True)
 class Sample(Step):
-    """A mask drawn from the trained probabilities; of batch statistics the update."""
+    """A mask drawn from the trained probabilities; for batch statistics the update."""
 
     takes = Trained
     makes = Masks
     needs = (MaskedNetwork,)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        refuse_diverged(x, ctx)
+        if not all(s.isfinite().all() for s in x.values()):  # NaN would be masked
+            raise Diverged(f"The scores of client {ctx.client} are not finite.")
         generator = ctx.generator("mask")
         m = {}
         for n, s in x.items():
@@ -148,26 +142,24 @@ class Sample(Step):
 
 @dataclass(frozen=True)
 class BetaPosterior(Aggregator):
-    """Mode of Beta(1 + sum m, 1 + K - sum m) over the K masks that came.
+    """Mode of Beta(1 + sum m, 1 + K - sum m) over K masks: (sum m) / K.
 
-    It is cut at ``FLOOR`` and 1 - ``FLOOR``. With ``softened`` each m becomes one of these instead.
+    It is clamped to ``FLOOR`` and 1 - ``FLOOR``. With ``softened`` each m becomes ``FLOOR`` or
+    1 - ``FLOOR`` instead.
     Batch statistics are averaged.
     """
 
     needs = (Masks,)
-    __repr__ = brief
-
-    softened: bool = field(default=False, repr=False)
+    softened: bool
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        rest, ones = summed(arrivals, state.keys() - ctx.schema.buffers)
-        new = Mean().aggregate(state, rest, ctx)
+        buffers, ones = summed(arrivals, state.keys() - ctx.schema.buffers)
+        new = Mean().aggregate(state, buffers, ctx)
         for n, (m, K) in ones.items():
             m = m.to(state[n].device)
             if self.softened:
                 m = m * (1 - 2 * FLOOR) + K * FLOOR
-            a, b = 1 + m, 1 + K - m
-            new[n] = ((a - 1) / (a + b - 2)).clamp(FLOOR, 1 - FLOOR).logit()
+            new[n] = (m / K).clamp(FLOOR, 1 - FLOOR).logit()
         return new
 
 
@@ -181,7 +173,7 @@ def fedpm(
     scaled, softened : bool
         See ``MaskedNetwork`` and ``BetaPosterior``.
     keep : bool
-        Adam goes on at a client where it stopped. All three are the authors' training.
+        Adam continues from round to round at a client. All three are the authors' training.
 
     Notes
     -----
@@ -200,5 +192,10 @@ def fedpm(
     """
     adam: Optimizer = Continued(Adam(lr)) if keep else Adam(lr)
     uplink = Uplink(Sample(), Lossy(Mask(), whole=0))
-    model, server = MaskedNetwork(scaled=scaled), BetaPosterior(softened)
-    return Averaging("fedpm", model, optimizer=adam, uplink=uplink, server=server)
+    return Averaging(
+        "fedpm",
+        MaskedNetwork(scaled),
+        optimizer=adam,
+        uplink=uplink,
+        server=BetaPosterior(softened),
+    )

@@ -3,7 +3,7 @@ Algorithm 2::
 
     client:  minimise  h_k(w; w^t) = F_k(w) + mu / 2 ||w - w^t||^2            Eq. (2)
 
-w^t is what the client has downloaded. All else is federated averaging, which is mu = 0.
+w^t is the downloaded model. The rest is federated averaging, which is mu = 0.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from .base import inner, trained
 class Proximal(Objective):
     """The task's loss plus ``mu`` / 2 times the squared distance from the downloaded model."""
 
-    mu: float = 0.01
+    mu: float
 
     def __post_init__(self) -> None:
         check_number("mu", self.mu, least=0)
@@ -48,8 +48,8 @@ def fedprox(lr: float = 0.1, mu: float = 0.01, momentum: float = 0.0) -> Averagi
     -----
     Deviations from paper and authors' program, and their effect:
 
-    * everybody trains E epochs, without stragglers; not measured: E is of a run, not of a client
-    * clients drawn alike, the mean weighted by n_k as in the program (paper: drawn by n_k, all
-      alike): none with equal shares
+    * all clients train E epochs, without stragglers; not measured: E is of a run, not of a client
+    * clients are drawn with equal probability and weighted by n_k, as in the program (paper: drawn
+      by n_k, equal weights): none with equal shares
     """
     return Averaging("fedprox", objective=Proximal(mu), optimizer=SGD(lr, momentum))

@@ -1,12 +1,11 @@
 """Training alone, or local fine-tuning of the common M^0: each client trains its own model, and
-nothing is sent. A floor: who takes part in federated learning should do better than that::
+nothing is sent. This is a baseline that federated learning should exceed::
 
     client k:  w_k <- w_k after E epochs of minibatch SGD on its own data
 
-There is no global model, so the round of six parts does not fit: its server could only test M^0.
-Here a round's messages are empty, 0 bytes both ways. To evaluate, the server asks for all w_k:
-accuracy and loss are means over the clients' own models, each on the whole test set. Bytes of
-evaluation have a column of their own, as ever.
+There is no global model, so the round of six parts does not fit. A round's messages are empty, 0
+bytes both ways. To evaluate, the server asks for all w_k: accuracy and loss are means over the
+clients' own models, each on the whole test set. Bytes of evaluation have a column of their own.
 """
 
 from typing import Any
@@ -32,7 +31,7 @@ class Server(PersonalServer):
 
 
 class Client(PersonalClient):
-    """Goes on with its own model."""
+    """Trains its own model."""
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         nothing(client, data)
@@ -51,5 +50,5 @@ class Local(Method):
 
 
 def local(lr: float = 0.1, momentum: float = 0.0) -> Local:
-    """Every client on its own, without a paper; the state that a run leaves stays M^0."""
+    """Every client trains alone; there is no paper. The state of a run stays M^0."""
     return Local("local", optimizer=SGD(lr, momentum))

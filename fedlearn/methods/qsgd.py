@@ -29,7 +29,7 @@ def qsgd(
     -----
     Deviations from paper and authors' program, and their effect:
 
-    * g is the update of a round; not measured: a message a batch is another task
+    * g is the update of a round; not measured: a message a batch is another setting
     * one norm for every 512 entries: error ‖C(u) - u‖ / ‖u‖ of client 0's first update in FedAvg
       0.06, with one norm a tensor 0.19; "one norm"
     * fixed width or a range code, not Elias': 8.06 bits an entry, range-coded 4.68

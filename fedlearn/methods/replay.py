@@ -1,11 +1,11 @@
-"""A server that moves by what it sends, and clients that replay the steps they missed.
+"""A server that moves by the steps that it sends, and clients that replay the steps they missed.
 
-STC and signSGD have this in common:
+STC and signSGD share this rule:
 
-    s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s,   and s is what travels
+    s = C(mean_i + e),   e <- mean_i + e - s,   W <- W + s,   and s travels
 
-A section of the downlink is a one, the round after which its steps begin, and each round's
-step behind its length (0: none); or a zero and the whole tensor, once that is shorter.
+A section of the downlink is a one, the round after which its steps begin, and each round's step
+behind its length (0: no step). It is a zero and the whole tensor where that is shorter.
 """
 
 import struct
@@ -25,7 +25,6 @@ from ..core import (
     Mean,
     Sections,
     Tensors,
-    Update,
     Uplink,
 )
 from ..errors import WireError
@@ -43,9 +42,9 @@ def last_heard(ctx: Context, client: int) -> int:
 
 
 class Replay(Downlink):
-    """Brings every step that a client may have missed.
+    """Sends every step that a client may have missed.
 
-    The client keeps the model and its round, so that no step counts twice or is missing.
+    The client stores the model and its round, so that no step counts twice or is missing.
     """
 
     def __init__(self, link: Uplink) -> None:
@@ -68,24 +67,19 @@ class Replay(Downlink):
         since = last_heard(ctx, ctx.client)
         sections = {}
         for name, w in x.items():
-            section = self._steps(name, since, ctx)
+            section = STEPS + NUMBER.pack(since)
+            for t in range(since + 1, ctx.round):
+                step = ctx.memory.get(f"step/{name}/{t}")
+                data = b"" if step is None else step.cpu().numpy().tobytes()
+                section += NUMBER.pack(len(data)) + data
             oldest = int(ctx.memory.get(f"from/{name}", 1))  # of the stored steps
             if since + 1 < oldest or len(section) >= 4 * w.numel() + 1:
                 section = WHOLE + bytes(DENSE.encode(w))
             sections[name] = section
         return sections
 
-    def _steps(self, name: str, since: int, ctx: Context) -> bytes:
-        """The section with all steps of a tensor after round ``since``."""
-        section = STEPS + NUMBER.pack(since)
-        for t in range(since + 1, ctx.round):
-            step = ctx.memory.get(f"step/{name}/{t}")
-            data = b"" if step is None else step.cpu().numpy().tobytes()
-            section += NUMBER.pack(len(data)) + data
-        return section
-
     def read(self, sections: Sections, ctx: Context) -> Any:
-        """The sections as they are: each client adds the steps to a model of its own."""
+        """The coded sections: each client adds the steps to a model of its own."""
         return sections
 
     def undo(self, x: Any, ctx: Context) -> Tensors:
@@ -124,20 +118,10 @@ class Replay(Downlink):
 
 @dataclass(frozen=True)
 class KeptSteps(Wrapper, Aggregator):
-    """Moves by the coded step of another server part.
-
-    The step is kept as long as a client may need it.
-    """
+    """Moves by the coded step of another server part, and stores the step for late clients."""
 
     link: Uplink = Uplink()
     of: Aggregator = Mean()
-
-    def check(self, method: Any) -> None:
-        super().check(method)
-        if not issubclass(self.link.makes, Update):
-            raise ValueError(
-                f"The server's steps are updates of weights, unlike {self.link!r}."
-            )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = self.of.aggregate(state, arrivals, ctx)
@@ -151,14 +135,15 @@ class KeptSteps(Wrapper, Aggregator):
         return {name: w + step[name].to(w.device) for name, w in state.items()}
 
     def _forget(self, name: str, limit: int, ctx: Context) -> None:
-        """Drop the steps that all clients have, and those longer than the whole tensor."""
+        """Drop the steps that all clients have, and steps longer than the whole tensor."""
         heard = min(last_heard(ctx, k) for k in range(ctx.task.clients))
-        first = int(ctx.memory.get(f"from/{name}", 1))
-        keys = {t: f"step/{name}/{t}" for t in range(first, ctx.round + 1)}
-        keys = {t: key for t, key in keys.items() if key in ctx.memory}
-        size = sum(len(ctx.memory[key]) for key in keys.values())
-        for t, key in keys.items():
-            if t > heard and size <= limit:
+        oldest = int(ctx.memory.get(f"from/{name}", 1))
+        keys = {t: f"step/{name}/{t}" for t in range(oldest, ctx.round + 1)}
+        sizes = {t: len(ctx.memory.get(key, ())) for t, key in keys.items()}
+        total = sum(sizes.values())
+        for t, size in sizes.items():
+            if t > heard and total <= limit:
                 break
-            size -= len(ctx.memory.pop(key))
+            total -= size
+            ctx.memory.pop(keys[t], None)
             ctx.memory[f"from/{name}"] = torch.tensor(t + 1)

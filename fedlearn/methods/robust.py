@@ -4,7 +4,6 @@ Median, trimmed mean and Krum need all updates of a round at once.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,29 +11,25 @@ import torch
 from ..core import Aggregator, Arrival, Arrivals, Context, Mean, Tensors, Update
 from ..errors import check_number, check_whole
 from ..wire.sparse import how_many
-from .base import Wrapper
 
 
 @dataclass(frozen=True)
-class Clipped(Wrapper, Aggregator):
-    """u_k <- u_k min(1, norm / ||u_k||) for another server part (Sun et al. 2019, section 4).
+class Clipped(Aggregator):
+    """The mean of u_k min(1, norm / ||u_k||) over the clients (Sun et al. 2019, section 4).
 
     One norm is that of all parameters, another that of all batch statistics.
     """
 
+    needs = (Update,)
+
     norm: float
-    of: Aggregator = Mean("clients")
 
     def __post_init__(self) -> None:
         check_number("norm", self.norm, above=0)
-        if Update not in self.of.needs:
-            raise ValueError(
-                f"Clipped needs a server part that adds updates, not {self.of!r}."
-            )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         clipped = (self._clip(a, ctx.schema.buffers) for a in arrivals)
-        return self.of.aggregate(state, clipped, ctx)
+        return Mean("clients").aggregate(state, clipped, ctx)
 
     def _clip(self, a: Arrival, buffers: frozenset[str]) -> Arrival:
         u = dict(a.update)
@@ -45,49 +40,49 @@ class Clipped(Wrapper, Aggregator):
         return a._replace(update=u)
 
 
-def middle(state: Tensors, arrivals: Arrivals, cut: Callable[[int], int]) -> Tensors:
-    """w + the mean of each coordinate's sorted values, without ``cut(m)`` of m at each end."""
-    updates = [a.update for a in arrivals]
-    new = dict(state)
-    for name, w in state.items():
-        rows = [u[name].to(w.device) for u in updates if name in u]
-        if rows:
-            m = len(rows)
-            b = cut(m)
-            new[name] = w + torch.stack(rows).sort(0).values[b : m - b].mean(0)
-    return new
+class Sorted(Aggregator):
+    """w + the mean of each coordinate's sorted values, without ``_cut(m)`` of m at each end."""
+
+    needs = (Update,)
+
+    def _cut(self, m: int) -> int:
+        raise NotImplementedError
+
+    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
+        updates = [a.update for a in arrivals]
+        new = dict(state)
+        for name, w in state.items():
+            rows = [u[name].to(w.device) for u in updates if name in u]
+            if rows:
+                m = len(rows)
+                b = self._cut(m)
+                new[name] = w + torch.stack(rows).sort(0).values[b : m - b].mean(0)
+        return new
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Aggregator):
+class TrimmedMean(Sorted):
     """The mean of each coordinate without its largest and smallest values.
 
     ``share`` of the values is left out at each end (Yin et al. 2018, Definition 2). It should
     be at least the share of clients that lie.
     """
 
-    needs = (Update,)
-
     share: float = 0.2
 
     def __post_init__(self) -> None:
         check_number("share", self.share, least=0, below=0.5)
 
-    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        def cut(m: int) -> int:  # rounded up, as long as one value is left
-            return min(how_many(self.share, m), (m - 1) // 2)
-
-        return middle(state, arrivals, cut)
+    def _cut(self, m: int) -> int:  # rounded up, as long as one value is left
+        return min(how_many(self.share, m), (m - 1) // 2)
 
 
 @dataclass(frozen=True)
-class Median(Aggregator):
+class Median(Sorted):
     """The median of each coordinate (Yin et al. 2018, Definition 1)."""
 
-    needs = (Update,)
-
-    def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        return middle(state, arrivals, lambda m: (m - 1) // 2)
+    def _cut(self, m: int) -> int:
+        return (m - 1) // 2
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@
     server:    dR^t    = (1/m) sum_i dR_i^t                         Eq. (6)
 
 Two observations make this three replaced parts and no new engine. R_i^t is the update that the
-default uplink sends, so the uplink only needs another coder. And a sum of pooled tensors is as
-small as one of them: the server sends the running sum, the pooled difference between its model
-and M^0, and a client that missed rounds needs nothing else. M^0 comes from the shared seed. A
-pooled entry is added to all k x k positions, so the shape inside a kernel stays that of M^0.
+default uplink sends, so the uplink only needs another coder. A sum of pooled tensors is as small as
+one pooled tensor: the server sends the running sum, which is the pooled difference between its
+model and M^0, also to a client that missed rounds. M^0 comes from the shared seed. A pooled entry
+is added to all k x k positions, so the shape inside a kernel stays that of M^0.
 """
 
 import warnings
@@ -41,7 +41,7 @@ def pooled_layers(schema: Schema, share: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Pool(Code):
-    """Pool only a share of the convolution layers; everything else travels dense."""
+    """Pool a share of the convolution layers; all other tensors travel dense."""
 
     share: float = 1.0
 
@@ -63,7 +63,7 @@ class Pool(Code):
 
 @dataclass(frozen=True)
 class Residual(Step):
-    """What has changed since M^0, which both sides hold."""
+    """The change since M^0, which both sides hold."""
 
     takes = Weights
 
@@ -74,9 +74,8 @@ class Residual(Step):
         return {name: ctx.initial[name] + t for name, t in x.items()}
 
 
-@dataclass(frozen=True)
 class PoolState(Pool):
-    """The same for the downlink: exact for a sum of pooled updates, and for nothing else."""
+    """Pooling of the downlink: exact for a sum of pooled updates only."""
 
     needs = (Pool,)
 
@@ -97,20 +96,21 @@ def rpn(
     share : float
         Share of the convolution layers that is pooled, 0 to 1; the paper pools all.
     threshold : float
-        Keeps output filters whose absolute values sum to less off the uplink, at least 0.
+        Output filters whose absolute values sum to less are not sent by clients, at least 0.
     bits : {32, 16}
         Of a mean on the wire.
     by : {"clients", "samples"}
         Every client counts once, as in the paper, or by n_k.
     plain : bool
-        The threshold is one of the size of a filter's sum, section 3.2, which gives no value.
+        The threshold is for the absolute value of a filter's sum, as in section 3.2, which gives
+        no value.
 
     Notes
     -----
     Deviations from paper and authors' program, and their effect:
 
-    * clients hear the running sum: the same model, up to rounding with 16 bits
-    * M^0 comes of the shared seed, Algorithm 1 sends it: the same model
+    * clients receive the running sum: an equal model, up to rounding with 16 bits
+    * M^0 comes from the shared seed, Algorithm 1 sends it: an equal model
     * threshold on the sum of absolute values, section 3.2: ``plain``; in round 1 of FedAvg 0.2
       keeps 84 to 85 % of the filters, on the plain sum 8 to 16 %; ``"0.2 of sum |R|"`` and
       "0.2 of the plain sum"

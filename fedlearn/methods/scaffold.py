@@ -7,8 +7,8 @@ ICML 2020, Algorithm 1, option II::
     client -> server   dy_i = y_i - x,   dc_i = c_i+ - c_i;      c_i <- c_i+
     server   x <- x + eta_g mean_{i in S} dy_i,   c <- c + (|S| / N) mean_{i in S} dc_i
 
-c and all c_i begin as 0. What travels and is kept is eta_l c: a movement a step, like dy_i / K, so
-that only the local step knows eta_l. Batch statistics have no control variate.
+c and all c_i begin as 0. Messages and memories hold eta_l c, the movement of a step like dy_i / K.
+So only the local step knows eta_l. Batch statistics have no control variate.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def variates(net: nn.Module) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Controls(Added):
-    """The server's c beside its state; the client keeps it until it has answered."""
+    """The server's c beside its state; the client stores it until it has answered."""
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return variates(net)
@@ -64,11 +64,11 @@ class Controls(Added):
 
 @dataclass(frozen=True)
 class Changes(Step):
-    """dc_i beside the update. What was sent is what c_i changes by."""
+    """dc_i beside the update; c_i changes by the decoded dc_i."""
 
     needs = (Controls,)
     takes = Update
-    makes = property(type, doc="The class of what comes out.")
+    makes = property(type, doc="The class of this step, so that subclasses differ.")
 
     def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
         return variates(net)
@@ -90,7 +90,7 @@ class Controlling(Aggregator):
 
     needs = (Changes,)
 
-    lr: float = 1.0
+    lr: float
 
     def __post_init__(self) -> None:
         check_number("lr of Controlling", self.lr, above=0)
@@ -116,8 +116,8 @@ Controls.needs = (Controlling,)
 def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
     """SCAFFOLD, Karimireddy et al. (2020), Algorithm 1, option II; twice FedAvg's bytes both ways.
 
-    The parts go together: with another optimizer than ``Controlled`` the variates travel and
-    correct nothing.
+    The parts belong together: with another optimizer than ``Controlled`` the variates travel
+    without effect.
 
     Notes
     -----
@@ -126,7 +126,7 @@ def scaffold(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
     * the means are weighted by n_k, c stays the mean of the c_i: none with equal shares
     * dc_i is sent as in the paper, though the server could compute it from dy_i, c and K: 81,314
       bytes a message each way, FedAvg's 40,957 (digits_cnn)
-    * control variates go dense through a Lossy coder, or what c loses would stay lost
+    * control variates travel dense through a Lossy coder, or the losses of c would add up
     """
     return Averaging(
         "scaffold",

@@ -33,7 +33,7 @@ from .replay import KeptSteps, Replay
 
 @dataclass(frozen=True)
 class Majority(Aggregator):
-    """Each parameter moves by ``lr`` where most clients want it to; a tie counts as up."""
+    """Each parameter moves by ``lr`` in the direction of most clients; a tie counts as up."""
 
     lr: float = 0.01
 
@@ -50,8 +50,8 @@ class Majority(Aggregator):
             )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
-        rest, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)
-        new = Mean("clients").aggregate(state, rest, ctx)
+        buffers, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)
+        new = Mean("clients").aggregate(state, buffers, ctx)
         for n, (v, _) in votes.items():
             up = v.to(state[n].device) >= 0
             new[n] = state[n] + self.lr * torch.where(up, 1.0, -1.0)
@@ -65,7 +65,7 @@ def signsgd(lr: float = 0.1, server_lr: float = 0.01) -> Averaging:
     -----
     Deviations from paper and authors' program, and their effect:
 
-    * sign of the update of a round; not measured: a message a batch is another task
+    * sign of the update of a round; not measured: a message a batch is another setting
     * a tie counts as up, so does an entry that did not move: 0.03 % of an update's entries are 0
     """
     steps = Uplink(Update(), Lossy(Signs(), whole=0))

@@ -27,7 +27,7 @@ def smartidx(lr: float = 0.1, ratio: float = 1 / 32, full: float = 0.5) -> Avera
 
     * a kernel goes whole if more than half of it was selected, our reading: client 0's first update
       in FedAvg 1.74 kB, error ‖C(u) - u‖ / ‖u‖ 0.87; with 0.2 1.68 kB and 0.88; "full 0.2"
-    * two kernels with one pattern share it; not measured: no option, the same entries are sent
+    * two kernels with one pattern share it; not measured: no option, and equal entries are sent
     """
     uplink = Uplink(Update(), Feedback(), Lossy(SmartIdx(ratio, full)))
     return Averaging("smartidx", optimizer=SGD(lr), uplink=uplink)

@@ -6,9 +6,9 @@ agents", 2018, Algorithm 1.
     server -> client    dCE / dH, for a step of W_e
     client -> client    W_e, by way of the server           after a client's last batch
 
-Each arrow is one exchange: a client that gets W_e answers with H of its first batch, one that gets
-dCE / dH takes its step and answers with H of the next batch, or after the last with W_e. A turn
-that comes to no end, as an answer is missing or refused, counts for nothing: W_s and W_e stay.
+Each arrow is one exchange. A client answers W_e with H of its first batch. It answers dCE / dH with
+H of the next batch, or after the last batch with W_e. A turn without an end, because an answer is
+missing or refused, counts for nothing: W_s and W_e stay.
 """
 
 from collections import OrderedDict
@@ -35,13 +35,13 @@ from ..core import (
 from ..core.context import batches
 from ..errors import WireError
 from ..models import state_of
-from ..wire import DOWN, UP, FixedMessage, Schema
+from ..wire import DOWN, UP, FixedMessage, Schema, Whole
 from .base import Continued
 from .edge import Edge, EdgeSide
 
-HAND_OVER = "hand over"  # what a client may be asked for
+HAND_OVER = "hand over"  # the two questions to a client
 STEP = "step"
-Slice = tuple[int, int, int]  # of a client's turn, one step: epoch, first sample, end
+Slice = tuple[int, int, int]  # a step of a turn: epoch, first sample, end
 
 
 class Messages(EdgeSide):
@@ -53,35 +53,34 @@ class Messages(EdgeSide):
             raise ValueError("Split learning trains in float32 or tf32, not in bf16.")
         self.f_e = self.net.extractor
         self.W_e = state_of(self.f_e)  # the network's own
-        self.both = nn.ModuleList([self.f_e, self.server_network()])  # for its layers
+        self.f_s = self.server_network()
         shapes = {name: tuple(w.shape) for name, w in self.W_e.items()}
         self.weights = self._message(shapes)
 
     def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
         schema = Schema(shapes, coder="split learning")
-        return FixedMessage(schema, whole=True, device=self.task.device)
+        return FixedMessage(schema, {"y": Whole()}, whole=True, device=self.task.device)
 
     def steps(self, k: int) -> list[Slice]:
         """The steps of a client's turn."""
-        turn = batches(self.task.sizes[k], self.settings.batch_size, self.both)
+        networks = nn.ModuleList([self.f_e, self.f_s])
+        turn = batches(self.task.sizes[k], self.settings.batch_size, networks)
         return [(epoch, *b) for epoch in range(self.settings.epochs) for b in turn]
 
-    def features(self, step: Slice) -> FixedMessage:
-        """H and y of the batch of a step."""
-        n = step[2] - step[1]
+    def features(self, n: int) -> FixedMessage:
+        """H and y of a batch of n samples."""
         return self._message({"H": (n, *self.maps), "y": (n,)})
 
-    def gradient(self, step: Slice) -> FixedMessage:
+    def gradient(self, n: int) -> FixedMessage:
         """dCE / dH of that batch."""
-        return self._message({"dH": (step[2] - step[1], *self.maps)})
+        return self._message({"dH": (n, *self.maps)})
 
 
 class SplitServer(Messages, Server):
-    """Holds W_s, and W_e between two clients' turns; in its state they are "server.", "edge."."""
+    """Holds W_s ("server." in its state), and W_e ("edge.") between two clients' turns."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.f_s = self.server_network()
         self.net = nn.Sequential(OrderedDict(edge=self.f_e, server=self.f_s))
         self.tensors = state_of(self.net)
         self.initial = {name: w.clone() for name, w in self.tensors.items()}
@@ -99,8 +98,8 @@ class SplitServer(Messages, Server):
         ctx = Context(self.task, t, k, net=self.f_s)
         moments = self.method.optimizer.init(local.trainable(self.f_s), ctx)
         readers: list[Any] = []
-        for i, step in enumerate(self.steps(k)):
-            readers.append(partial(self.step, t, i, step, moments))
+        for i, (_, first, end) in enumerate(self.steps(k)):
+            readers.append(partial(self.step, t, i, end - first, moments))
         readers.append(partial(self.take_over, t))
         message = self.weights.write(DOWN, t, k, self.W_e)
         question = HAND_OVER
@@ -114,34 +113,25 @@ class SplitServer(Messages, Server):
         ask.note("bytes_handover", len(message))
         return True
 
-    def step(
-        self, t: int, i: int, step: Slice, moments: dict, k: int, data: bytes
-    ) -> bytes:
+    def step(self, t: int, i: int, n: int, moments: dict, k: int, data: bytes) -> bytes:
         """H and y of client k's i-th batch -> dCE / dH, and a step of W_s."""
         task = self.task
-        batch = self.features(step).read(UP, t, k, data, samples=step[2] - step[1])
-        H = batch["H"].requires_grad_()
-        y = batch["y"].long()
-        W_s = local.trainable(self.f_s)
-        if (y != batch["y"]).any() or y.min() < 0 or y.max() >= task.source.classes:
+        batch = self.features(n).read(UP, t, k, data, samples=n)
+        if batch["y"].max() >= task.source.classes:
             raise WireError(f"Client {k} sent labels that are no numbers of classes.")
+        H = batch["H"].requires_grad_()
+        W_s = local.trainable(self.f_s)
         with rng.scope(task.seed, "server dropout", t, k, i, device=task.device):
-            CE = task.loss(self.f_s.train()(H), y)
+            CE = task.loss(self.f_s.train()(H), batch["y"])
         *grads, dH = torch.autograd.grad(CE, [*W_s, H])
-        if not torch.isfinite(dH).all():
-            raise WireError(f"What client {k} sent gives no finite gradient.")
         with torch.no_grad():
             self.method.optimizer.step(W_s, grads, moments)
-        return self.gradient(step).write(DOWN, t, k, {"dH": dH})
+        return self.gradient(n).write(DOWN, t, k, {"dH": dH})
 
     def take_over(self, t: int, k: int, data: bytes) -> bytes:
-        """W_e as client k hands it over, if both networks are still finite."""
+        """W_e as client k hands it over."""
         W_e = self.weights.read(UP, t, k, data, samples=self.task.sizes[k])
         local.load(self.W_e, W_e)
-        if not all(w.isfinite().all() for w in self.tensors.values()):
-            raise WireError(
-                f"After the turn of client {k} the networks are not finite."
-            )
         return data
 
 
@@ -154,11 +144,6 @@ class SplitClient(Messages, Client):
 
     stacks = False  # clients take turns
     remembers = False  # a turn begins with W_e
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._drawn_epoch: Any = None  # (round, client, epoch)
-        self._images: Any = None  # its images and labels
 
     @torch.enable_grad()
     def answer(
@@ -175,7 +160,8 @@ class SplitClient(Messages, Client):
         elif question == STEP and "step" in memory:
             W_e = {name: memory[f"edge/{name}"] for name in self.W_e}
             i = int(memory["step"])
-            dH = self.gradient(steps[i]).read(DOWN, t, client, data)["dH"]
+            _, first, end = steps[i]
+            dH = self.gradient(end - first).read(DOWN, t, client, data)["dH"]
         else:
             raise WireError(f"Client {client} cannot answer {question!r} now.")
         local.load(self.W_e, W_e)
@@ -193,24 +179,20 @@ class SplitClient(Messages, Client):
         memory.update({f"edge/{name}": w.clone() for name, w in self.W_e.items()})
         memory["step"] = torch.tensor(i)
         H, y = self._forward(t, client, i, steps[i])
-        return self.features(steps[i]).write(UP, t, client, {"H": H, "y": y}, len(y))
+        message = self.features(len(y))
+        return message.write(UP, t, client, {"H": H, "y": y}, len(y))
 
     def _forward(self, t: int, k: int, i: int, step: Slice) -> tuple:
         """H and the labels of the batch of step ``i``."""
+        task = self.task
         epoch, first, end = step
-        if self._drawn_epoch != (t, k, epoch):
-            ctx = Context(self.task, t, k)
-            shuffle = ctx.generator("shuffle")
-            augment = ctx.generator("augment")
-            for _ in range(
-                epoch + 1
-            ):  # an epoch's draws follow those of the one before
-                order = torch.randperm(self.task.sizes[k], generator=shuffle)
-                self._images = self.task.epoch(k, order, augment)
-            self._drawn_epoch = (t, k, epoch)
-        x, y = self._images
-        with rng.scope(self.task.seed, "dropout", t, k, i, device=self.task.device):
-            return self.f_e.train()(x[first:end]), y[first:end]
+        shuffle = rng.generator(task.seed, "shuffle", t, k)
+        for _ in range(epoch + 1):  # an epoch's draw follows that of the epoch before
+            order = torch.randperm(task.sizes[k], generator=shuffle)
+        augment = rng.generator(task.seed, "augment", t, k, i)
+        x, y = task.epoch(k, order[first:end], augment)
+        with rng.scope(task.seed, "dropout", t, k, i, device=task.device):
+            return self.f_e.train()(x), y
 
 
 @dataclass(frozen=True)
@@ -231,19 +213,18 @@ def split_learning(
 ) -> SplitLearning:
     """Split learning, Gupta and Raskar (2018), Algorithm 1; participants have turns of E epochs.
 
-    A column more in the history, ``bytes_handover``, is the share of the bytes that W_e takes from
-    client to client.
+    The column ``bytes_handover`` of the history has the bytes that carry W_e from client to client.
 
     Parameters
     ----------
     edge, server : str, function (shape, classes) -> module, or None
-        The network whose extractor is trained, and what stands on top; None: the task's.
+        The network with the extractor, and the network for its maps; None: the task's.
 
     Notes
     -----
     Deviations from paper and authors' program, and their effect:
 
     * weights go from client to client by way of the server: a column of its own in the history
-    * optimisers start anew each turn, what is handed over is W_e: none with plain SGD
+    * optimisers start anew each turn, and only W_e is handed over: none with plain SGD
     """
     return SplitLearning(model=Edge(edge), optimizer=SGD(lr), network=Named(server))

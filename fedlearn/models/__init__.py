@@ -1,4 +1,4 @@
-"""The networks, one file a family, and what is counted in them."""
+"""The networks, one file a family, and functions that count in them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +21,12 @@ from .reparam import (
     small_repvgg,
 )
 
-_PLAIN = digits_cnn, mcmahan_cnn, cifar_cnn, rpn_cnn, mlp
-_BRANCHED = (
+_OWN = (
+    digits_cnn,
+    mcmahan_cnn,
+    cifar_cnn,
+    rpn_cnn,
+    mlp,
     repvgg_b1,
     repghost_05,
     digits_repvgg,
@@ -32,13 +36,12 @@ _BRANCHED = (
 )
 # by name, functions (shape of an image, classes) -> network; classifiers give [batch, classes]
 NETWORKS: dict[str, Callable[..., Network]] = {
-    **{f.__name__: f for f in _PLAIN},
+    **{f.__name__: f for f in _OWN},
     **resnet.NETWORKS,
-    **{f.__name__: f for f in _BRANCHED},
 }
 
 
-globals().update(resnet.NETWORKS)  # digits_resnet and the others
+globals().update(resnet.NETWORKS)  # so that ``models.digits_resnet`` is found
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Callable[..., Network]: ...
@@ -50,9 +53,8 @@ def starting_from(build: Callable, file: str | Path) -> Callable:
 
     def network(shape: tuple[int, ...], classes: int) -> nn.Module:
         net = build(shape, classes)
-        integers = {
-            n: t for n, t in net.state_dict().items() if not t.is_floating_point()
-        }
+        state = dict(net.state_dict())
+        integers = {n: t for n, t in state.items() if not t.is_floating_point()}
         try:
             if path.suffix == ".safetensors":
                 state = load_file(path)
@@ -73,21 +75,20 @@ def starting_from(build: Callable, file: str | Path) -> Callable:
 
 
 def check_tensors(name: str, net: nn.Module) -> None:
-    """``ValueError`` if a network, called ``name``, has no parameters that can be trained here."""
-    params = [*net.parameters()]
-    if any(map(nn.parameter.is_lazy, params)):
+    """``ValueError`` if a network, called ``name``, has no parameters to train here."""
+    params = list(net.parameters())
+    if any(nn.parameter.is_lazy(p) for p in params):
         raise ValueError(f"{name} has lazy layers: give them their sizes.")
     if not any(p.requires_grad for p in params):
         raise ValueError(f"{name} has no parameters to train, so nothing to send.")
-    floats = [
-        t for t in (*params, *net.buffers()) if t.is_floating_point() or t.is_complex()
-    ]
-    right = torch.get_default_dtype()  # float32, unless a program sets another
-    if any(t.dtype != right or t.is_meta for t in floats):
-        kind = str(right).removeprefix("torch.")
-        raise ValueError(
-            f"{name} must be of {kind}, with values, as net.float() makes it."
-        )
+    dtype = torch.get_default_dtype()  # float32, unless a program sets another
+    for t in (*params, *net.buffers()):
+        real = t.is_floating_point() or t.is_complex()
+        if real and (t.dtype != dtype or t.is_meta):
+            kind = str(dtype).removeprefix("torch.")
+            raise ValueError(
+                f"{name} must be of {kind}, with values, as net.float() makes it."
+            )
 
 
 def one_line(error: Exception) -> str:
@@ -97,7 +98,7 @@ def one_line(error: Exception) -> str:
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:
-    """The tensors that training changes, by name: trained parameters and floating-point buffers.
+    """The tensors that training changes, by name: trained parameters and float buffers.
 
     They are the network's own, not copies. A tied weight has its first name only. Frozen
     parameters are left out: both sides have them from the seed, so they never travel.
@@ -127,13 +128,13 @@ def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
 
 
 def parameter_count(net: nn.Module) -> int:
-    """How many parameters, without buffers; the network may lie on "meta", without memory."""
+    """The number of parameters, without buffers; the network may lie on "meta"."""
     return sum(p.numel() for p in net.parameters())
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[nn.Module]:
-    """The network in evaluation mode; afterwards, even after an error, in the mode it had."""
+    """The network in evaluation mode; afterwards its mode is as before, also after an error."""
     training = net.training
     try:
         yield net.eval()
@@ -142,31 +143,30 @@ def evaluating(net: nn.Module) -> Iterator[nn.Module]:
 
 
 def multiply_adds(net: nn.Module, shape: Sequence[int] | Tensor) -> int:
-    """Multiply-adds of one image [channels, height, width] that passes through convolutions, linear
-    and recurrent layers: over these, the number of outputs times the inputs of each. In place of
-    the shape there may be such an input [1, ...]. ``ValueError`` if the network takes none."""
+    """Multiply-adds of one input in convolutions and linear layers.
+
+    For each layer this is the number of outputs times the inputs of each output.
+    ``shape`` is that of an image [channels, height, width], or a batch of one input.
+    """
     total = 0
 
-    def add(module: nn.Module, inputs: Any, output: Any) -> None:
+    def add(layer: nn.Module, inputs: Any, output: Tensor) -> None:
         nonlocal total
-        if isinstance(module, nn.RNNBase):
-            weights = sum(w.numel() for w in module.parameters() if w.dim() == 2)
-            total += output[0].shape[-2] * weights
-        else:
-            total += output[0].numel() * module.weight[0].numel()
+        total += output[0].numel() * layer.weight[0].numel()
 
-    kinds = nn.modules.conv._ConvNd, nn.Linear, nn.RNNBase
-    layers = [m for m in net.modules() if isinstance(m, kinds)]
+    kinds = nn.modules.conv._ConvNd, nn.Linear
+    layers = [layer for layer in net.modules() if isinstance(layer, kinds)]
     hooks = [layer.register_forward_hook(add) for layer in layers]
+    x = shape
+    if not isinstance(x, Tensor):
+        x = next(net.parameters()).new_zeros(1, *shape)
     try:
         with evaluating(net), torch.no_grad():
-            given = isinstance(shape, Tensor)
-            net(shape if given else next(net.parameters()).new_zeros(1, *shape))
+            net(x)
     except RuntimeError as error:
-        shape = shape.shape[1:] if isinstance(shape, Tensor) else shape
         raise ValueError(
-            f"This {type(net).__name__} does not take inputs of shape {list(shape)} "
-            f"({one_line(error)})."
+            f"This {type(net).__name__} does not take inputs of shape "
+            f"{list(x.shape[1:])} ({one_line(error)})."
         ) from error
     finally:
         for hook in hooks:

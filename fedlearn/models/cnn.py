@@ -16,7 +16,8 @@ class Network(nn.Module):
 
     def __init__(self, extractor: nn.Module, classifier: nn.Module) -> None:
         super().__init__()
-        self.extractor, self.classifier = extractor, classifier
+        self.extractor = extractor
+        self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.extractor(x))
@@ -30,7 +31,7 @@ def conv_bn(
     groups: int = 1,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> list[nn.Module]:
-    """Convolution without bias (batch normalisation brings its own), normalisation, activation."""
+    """Convolution without bias (batch normalisation has one), normalisation, activation."""
     options = {"padding": kernel // 2, "groups": groups, "bias": False}
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, **options)
     return [convolution, nn.BatchNorm2d(outputs), activation()]
@@ -46,7 +47,8 @@ class Residual(nn.Module):
         activation: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.body, self.shortcut = body, shortcut or nn.Identity()
+        self.body = body
+        self.shortcut = shortcut or nn.Identity()
         self.activation = activation or nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,15 +56,17 @@ class Residual(nn.Module):
 
 
 def pooled(inputs: int, outputs: int) -> list[nn.Module]:
-    """The same, pooled right behind the convolution: a quarter of the work for what follows."""
-    convolution, *rest = conv_bn(inputs, outputs)
-    return [convolution, nn.MaxPool2d(2), *rest]
+    """``conv_bn`` with pooling behind the convolution: later layers have a quarter of the work."""
+    convolution, *layers = conv_bn(inputs, outputs)
+    return [convolution, nn.MaxPool2d(2), *layers]
 
 
 def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
-    """A small network for 8x8 digits: three 3x3 convolutions with batch normalisation, pooled to
-    4x4, 2x2 and 1x1, then one linear layer. Nearly all of its 10,078 parameters are convolution
-    kernels."""
+    """A small network for 8x8 digits, with 10,078 parameters.
+
+    Three 3x3 convolutions with batch normalisation are pooled to 4x4, 2x2 and 1x1; a linear layer
+    follows. Nearly all parameters are convolution kernels.
+    """
     extractor = nn.Sequential(
         *pooled(in_shape[0], 12), *pooled(12, 24), *conv_bn(24, 32)
     )
@@ -84,7 +88,7 @@ def _dense_head(
     classes: int,
     dropout: float,
 ) -> Network:
-    """The extractor with dense layers behind it, of so many ``hidden`` numbers each."""
+    """The extractor, and dense layers of ``hidden`` sizes behind it."""
     layers: list[nn.Module] = [nn.Flatten()]
     with torch.no_grad():
         width = extractor.eval()(extractor[0].weight.new_zeros(1, *in_shape)).numel()
@@ -104,32 +108,26 @@ def _two_convolutions(
     return nn.Sequential(*layers)
 
 
-def mcmahan_cnn(
-    in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.2
-) -> Network:
+def mcmahan_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10) -> Network:
     """McMahan et al. (2017); FedMMD/FedFusion, section 4.1.1: 1,663,370 parameters on 28x28."""
     extractor = _two_convolutions(in_shape[0], 32, 64, 2)
-    return _dense_head(extractor, in_shape, [512], classes, dropout)
+    return _dense_head(extractor, in_shape, [512], classes, 0.2)
 
 
-def cifar_cnn(
-    in_shape: Shape = (3, 32, 32), classes: int = 10, dropout: float = 0.2
-) -> Network:
+def cifar_cnn(in_shape: Shape = (3, 32, 32), classes: int = 10) -> Network:
     """FedMMD/FedFusion paper, section 4.1.1: 1,756,426 parameters on 32x32 colour images."""
     extractor = _two_convolutions(in_shape[0], 64, 64, 3, 2, 1)
-    return _dense_head(extractor, in_shape, [384, 192], classes, dropout)
+    return _dense_head(extractor, in_shape, [384, 192], classes, 0.2)
 
 
-def rpn_cnn(
-    in_shape: Shape = (1, 28, 28), classes: int = 10, dropout: float = 0.5
-) -> Network:
-    """RPN, section 4.1: 1,199,882 parameters on 28x28. Its dropout is ours, none is named."""
+def rpn_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10) -> Network:
+    """RPN, section 4.1: 1,199,882 parameters on 28x28. The paper names no dropout; it is ours."""
     extractor = nn.Sequential(
         nn.Conv2d(in_shape[0], 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Dropout(dropout / 2),
+        nn.Dropout(0.25),
     )
-    return _dense_head(extractor, in_shape, [128], classes, dropout)
+    return _dense_head(extractor, in_shape, [128], classes, 0.5)

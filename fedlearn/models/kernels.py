@@ -1,9 +1,10 @@
-"""Layers whose weights are computed or drawn, and not simply there; and of these
-convolutions of which only some kernels are learned and the others computed from them,
-as in Fed-KGF (``methods.fed_kgf``)."""
+"""Layers whose weights are computed or drawn, among them those of Fed-KGF.
+
+Fed-KGF (``methods.fed_kgf``) learns only some kernels of a convolution and computes the
+others from them.
+"""
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,19 +13,22 @@ from torch import Tensor, nn
 from .. import rng
 from ..errors import check_whole
 
-ALPHA, BETA = (1e-5, 0.1), (2.0, 10.0)
+ALPHA = (1e-5, 0.1)
+BETA = (2.0, 10.0)
 COPIES = "generated", "trained", "frozen"
 
 
 class Drawing:
-    """A layer that draws at random while it trains, on the CPU: the same numbers for
-    every device. Stacked, it has a generator for each client; otherwise it uses torch's
-    global one, which is seeded by name (``rng.scope``)."""
+    """A layer that draws random numbers on the CPU in training: the same for every device.
+
+    A stacked layer has a generator for each client. Otherwise the layer uses torch's
+    global generator, which ``rng.scope`` seeds.
+    """
 
     generators: list = []
 
     def uniform(self, like: Tensor, *front: int) -> Tensor:
-        """Numbers from [0, 1) of shape [*front, *like.shape], where ``like`` is."""
+        """Numbers from [0, 1) of shape [*front, *like.shape], on the device of ``like``."""
         if not self.generators:
             return torch.rand((*front, *like.shape)).to(like.device)
         shape = (*front, *like.shape[1:])
@@ -32,86 +36,93 @@ class Drawing:
         return torch.stack(draws, len(front)).to(like.device)
 
 
-def computed(mixin: type, *kinds: type[nn.Module]) -> dict[type, type]:
-    """For each kind of layer, a class whose ``weight`` (or ``bias``) is computed as the
-    properties of ``mixin`` say. They count dimensions from the end, so that the stacked
-    form (``stacked``) computes the weights of all clients."""
-    name = mixin.__name__
-    return {
-        kind: type(
-            f"{name}{kind.__name__}", (mixin, kind), {"computed_by": (mixin, kind)}
-        )
-        for kind in kinds
-    }
+def computed(mixin: type, kind: type[nn.Module]) -> type:
+    """A class of layers whose ``weight`` (or ``bias``) is a property of ``mixin``.
+
+    The properties count dimensions from the end. So the stacked form of the layer
+    computes the weights of all clients.
+    """
+    name = f"{mixin.__name__}{kind.__name__}"
+    return type(name, (mixin, kind), {"computed_by": (mixin, kind)})
 
 
 class Generated(Drawing):
-    """A convolution whose parameter ``base`` is w [m, in, k, k]; its ``weight`` [out,
-    in, k, k] is w, then the generated kernels, of which the i-th comes from base kernel
-    i mod m; or ``rest`` in their place: a buffer of random kernels, or a parameter for
-    local training alone, which is in no state. Stacked, everything has a client axis in
-    front."""
+    """A convolution with the parameter ``base``, w [m, in, k, k].
+
+    Its ``weight`` [out, in, k, k] is w followed by the generated kernels, of which the
+    i-th comes from base kernel i mod m. ``fixed`` replaces the generated kernels: a buffer
+    of random kernels, or a parameter for local training, which no state contains.
+    """
 
     every_call = False  # whether each use of the weight draws alpha and beta anew
-    calls = 0  # in evaluation mode, since ``place`` was named
-    rest: Tensor | None
+    calls = 0  # in evaluation mode, since the last ``draw``
+    fixed: Tensor | None
 
     @property
     def weight(self) -> Tensor:
-        if self.rest is not None and (self.training or not self.rest.requires_grad):
-            return torch.cat([self.base, self.rest], -4)
-        alpha, beta = self.fresh() if self.every_call else (self.alpha, self.beta)
+        if self.fixed is not None and (self.training or not self.fixed.requires_grad):
+            return torch.cat([self.base, self.fixed], -4)
+        alpha = self.alpha
+        beta = self.beta
+        if self.every_call:
+            alpha, beta = self.fresh()
         return torch.cat([self.base, self.generated(alpha, beta)], -4)
 
     def generated(self, alpha: Tensor | None, beta: Tensor) -> Tensor:
-        w, count = self.base, beta.shape[-4]
+        """Eq. (2) for all copies of w."""
+        w = self.base.detach() if self.detach else self.base
+        count = beta.shape[-4]
         blocks = -(-count // w.shape[-4])
-        copies = torch.cat([w.detach() if self.detach else w] * blocks, -4).narrow(
-            -4, 0, count
-        )
-        generated = copies.abs() ** beta
+        copies = torch.cat([w] * blocks, -4).narrow(-4, 0, count)
+        kernels = copies.abs() ** beta
         if self.alpha is not None:
-            generated = generated + alpha
-        if self.sign:
-            generated = copies.sign() * generated
-        return generated
+            kernels = kernels + alpha
+        return copies.sign() * kernels if self.sign else kernels
 
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, *how: Any
-    ) -> None:
-        super()._save_to_state_dict(destination, prefix, *how)  # type: ignore[misc]
-        destination.pop(f"{prefix}rest", None)
-
-    def _load_from_state_dict(self, state: Any, prefix: str, *how: Any) -> None:
-        super()._load_from_state_dict(state, prefix, *how)  # type: ignore[misc]
-        missing = how[2]
-        missing[:] = [name for name in missing if name != f"{prefix}rest"]
+    def draw(self, seed: int, name: str, round: int) -> None:
+        """New alpha and beta: every party draws the same."""
+        self.place = (seed, "kernel generation", name, round)
+        self.calls = 0
+        generator = rng.generator(*self.place)
+        shape = self.beta.shape[-4:]  # one draw for all clients of a stack
+        alpha, beta = [
+            within(torch.rand(shape, generator=generator), limits)
+            for limits in (ALPHA, BETA)
+        ]
+        self.beta.copy_(beta)
+        if self.alpha is not None:
+            self.alpha.copy_(alpha)
 
     def fresh(self) -> list[Tensor]:
-        """(alpha, beta) for this call alone: while it trains, a client's own."""
+        """(alpha, beta) for this call alone; each client draws its own in training."""
         if self.training:
-            return within(self.uniform(self.beta, 2))
-        self.calls += 1  # the server has no client's draws, and can do no better
-        generator = rng.generator(*self.place, self.calls)
-        uniform = torch.rand((2, *self.beta.shape), generator=generator)
-        return within(uniform.to(self.beta.device))
+            uniform = self.uniform(self.beta, 2)
+        else:  # the server does not have the draws of clients
+            self.calls += 1
+            generator = rng.generator(*self.place, self.calls)
+            uniform = torch.rand((2, *self.beta.shape), generator=generator)
+        alpha, beta = uniform.to(self.beta.device)
+        return [within(alpha, ALPHA), within(beta, BETA)]
+
+    @torch.no_grad()
+    def discard(self) -> None:
+        """Replace the trained copies by generated kernels."""
+        self.fixed.copy_(self.generated(self.alpha, self.beta))
+
+    def _save_to_state_dict(
+        self, destination: dict, prefix: str, *options: Any
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, *options)  # type: ignore[misc]
+        destination.pop(f"{prefix}fixed", None)
 
 
-_CONVOLUTION = computed(Generated, nn.Conv2d)[nn.Conv2d]
+_CONVOLUTION = computed(Generated, nn.Conv2d)
 
 
-def within(uniform: Any) -> list[Tensor]:
-    """Numbers from 0 to 1, twice -> (alpha, beta) in ``ALPHA`` and ``BETA``."""
-    return [
-        u * (high - low) + low
-        for u, (low, high) in zip(uniform, (ALPHA, BETA), strict=True)
-    ]
-
-
-def draw(shape: Sequence[int], seed: int, layer: str, round: int = 0) -> list[Tensor]:
-    """(alpha, beta) of a layer: every party draws the same."""
-    generator = rng.generator(seed, "kernel generation", layer, round)
-    return within([torch.rand(shape, generator=generator) for _ in range(2)])
+def within(uniform: Tensor, limits: tuple[float, float]) -> Tensor:
+    """Numbers from 0 to 1 -> numbers between two limits."""
+    low, high = limits
+    return uniform * (high - low) + low
 
 
 def represent(
@@ -124,44 +135,44 @@ def represent(
     every_call: bool = False,
     copies: str = "generated",
 ) -> nn.Module:
-    """A copy of any network in which each convolution with more than ``base_kernels``
-    output channels learns only so many. ``sign``, ``alpha``: parts of Eq. (2) that may
-    be left out; ``detach`` cuts the gradient of the copies off; ``every_call``: see
-    ``Generated``; ``copies``: what is in place of the others, one of ``COPIES``."""
+    """A copy of a network in which convolutions learn at most ``base_kernels`` kernels.
+
+    The other options are those of ``methods.fed_kgf``.
+    """
     check_whole("base_kernels", base_kernels)
     net = copy.deepcopy(net)
-    convolutions = [(n, m) for n, m in net.named_modules() if type(m) is nn.Conv2d]
-    layers = [
-        (n, m)
-        for n, m in convolutions
-        if m.out_channels > base_kernels and m.weight.requires_grad
-    ]
+    layers = {}
+    for name, layer in net.named_modules():
+        large = type(layer) is nn.Conv2d and layer.out_channels > base_kernels
+        if large and layer.weight.requires_grad:
+            layers[name] = layer
     if not layers:
         raise ValueError(
             f"No convolution has more than {base_kernels} kernels: choose fewer "
             "base_kernels."
         )
-    if len({id(layer.weight) for _, layer in layers}) < len(layers):
+    if len({id(layer.weight) for layer in layers.values()}) < len(layers):
         raise ValueError("Convolutions that share a weight have no generated kernels.")
-    for name, layer in layers:
+    for name, layer in layers.items():
         weight = layer.weight.detach()
-        layer.__class__, layer.sign, layer.detach = _CONVOLUTION, sign, detach
-        layer.every_call, layer.place = every_call, (seed, "kernel generation", name, 0)
-        trained = layer._parameters["weight"].requires_grad
-        base = nn.Parameter(weight[:base_kernels].clone(), trained)
-        # base stands first, as the weight did: order is what modules go by
+        replaced = weight[base_kernels:]
+        layer.__class__ = _CONVOLUTION
+        layer.sign = sign
+        layer.detach = detach
+        layer.every_call = every_call
+        base = nn.Parameter(weight[:base_kernels].clone())
+        # the order of parameters decides the modules that Fed-KGF uploads
         layer._parameters = {"base": base, "bias": layer._parameters["bias"]}
-        rest = weight[base_kernels:].clone() if copies != "generated" else None
+        fixed = None if copies == "generated" else replaced.clone()
         if copies == "trained":
-            layer.register_parameter("rest", nn.Parameter(rest, trained))
+            layer.register_parameter("fixed", nn.Parameter(fixed))
         else:
-            layer.register_buffer("rest", rest, persistent=False)
-        drawn = draw((layer.out_channels - base_kernels, *weight.shape[1:]), seed, name)
-        for key, t in zip(("alpha", "beta"), drawn, strict=True):
-            kept = t.to(weight) if key == "beta" or alpha else None
-            layer.register_buffer(
-                key, kept, persistent=False
-            )  # no part of the state: never sent
+            layer.register_buffer("fixed", fixed, persistent=False)
+        # no state contains alpha and beta: they are never sent
+        first = torch.empty_like(replaced) if alpha else None
+        layer.register_buffer("alpha", first, persistent=False)
+        layer.register_buffer("beta", torch.empty_like(replaced), persistent=False)
+        layer.draw(seed, name, 0)
     return net
 
 
@@ -170,10 +181,8 @@ def write_out(net: nn.Module) -> nn.Module:
     net = copy.deepcopy(net)
     for layer in net.modules():
         if type(layer) is _CONVOLUTION:
-            weight, bias = (
-                layer.eval().weight.detach().clone(),
-                layer._parameters["bias"],
-            )
+            weight = layer.eval().weight.detach().clone()
+            bias = layer._parameters["bias"]
             layer.__class__ = nn.Conv2d
             layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
             layer._buffers.clear()

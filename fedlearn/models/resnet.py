@@ -1,7 +1,7 @@
 """Residual networks for small images (He et al., 2016).
 
-FedGKT (Figure 1(b), Appendix B.3) cuts them in two: an edge network's extractor is its
-stem, and a server network takes what the stem gives. Those called ``small_`` have at
+FedGKT (Figure 1(b), Appendix B.3) cuts them in two: the extractor of an edge network is
+its stem, and a server network takes the stem's output. The networks ``small_...`` have at
 most 15 million multiply-adds an image of 32 x 32, which two CPU cores can train, and 32
 to 128 channels, which leaves room for the 16 base kernels of Fed-KGF.
 """
@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
 
 
 def bottleneck(inputs: int, outputs: int, stride: int = 1) -> Residual:
-    """1x1 to a quarter of the channels, 3x3, 1x1 back, and the same shortcut."""
+    """1x1 to a quarter of the channels, 3x3, 1x1 back, and a shortcut."""
     inner = outputs // 4
     body = nn.Sequential(
         *conv_bn(inputs, inner, 1),
@@ -48,15 +48,13 @@ def bottleneck(inputs: int, outputs: int, stride: int = 1) -> Residual:
 
 
 class Row(NamedTuple):
-    """A residual network."""
+    """The layers of a residual network."""
 
-    shape: Shape  # of an image, or of the maps of the network's other part
-    stem: Callable | None  # its layers, the first a convolution, for so many channels
+    shape: Shape  # of an image, or of the maps of an edge network
+    stem: Callable | None  # input channels -> layers, the first one a convolution
     blocks: Sequence[tuple[int, int]]  # (channels, stride)
     block: Callable[..., nn.Module] = BasicBlock
-    extractor: int = (
-        -3
-    )  # so many layers; by default all but pooling and the linear layer
+    extractor: int = -3  # its layers: by default all but pooling and the linear layer
 
 
 def build(row: Row, in_shape: Shape, classes: int) -> Network:
@@ -82,7 +80,8 @@ def _function(name: str, row: Row) -> Callable[..., Network]:
     def network(in_shape: Shape = row.shape, classes: int = 10) -> Network:
         return build(row, in_shape, classes)
 
-    network.__name__ = network.__qualname__ = name
+    network.__name__ = name
+    network.__qualname__ = name
     network.__doc__ = (
         f"The residual network ``ROWS[{name!r}]``, by default for {row.shape}."
     )
@@ -90,12 +89,12 @@ def _function(name: str, row: Row) -> Callable[..., Network]:
 
 
 def stage(outputs: int, blocks: int, stride: int) -> list[tuple[int, int]]:
-    """So many blocks, of which the first has the stride: (channels, stride) of each."""
+    """(channels, stride) of each block of a stage; the first block has the stride."""
     return [(outputs, stride), *[(outputs, 1)] * (blocks - 1)]
 
 
 def bottlenecks(blocks: int) -> list[tuple[int, int]]:
-    """Three stages of so many bottlenecks."""
+    """Three stages of bottlenecks."""
     return stage(64, blocks, 1) + stage(128, blocks, 2) + stage(256, blocks, 2)
 
 
@@ -110,13 +109,13 @@ SMALL = [(32, 2), (64, 2), (128, 2)]
 # Behind each row: its parameters with 10 classes.
 ROWS = {
     # a 3x3 stem and no first pooling, as used on CIFAR (Fed-KGF, section 4: its 98.3 %
-    # share of k x k kernels fits this stem and no other that was tried): 11,173,962
+    # share of k x k kernels fits this stem, and no other of those tried): 11,173,962
     "resnet18": Row(IMAGE, partial(conv_bn, outputs=64), EIGHTEEN),
     # nine 3x3 convolutions behind a pooled stem, and a linear layer, so ten modules in
     # the sense of Fed-KGF: 42,938
     "digits_resnet": Row(DIGIT, POOLED, DIGITS),
-    # the same with 6 and 13 channels, nearly as many parameters as it learns with four
-    # kernels of Fed-KGF: 7,023
+    # digits_resnet with 6 and 13 channels: about as many parameters as digits_resnet
+    # learns with four base kernels of Fed-KGF: 7,023
     "digits_narrow": Row(
         DIGIT,
         partial(pooled, outputs=6),
@@ -141,14 +140,14 @@ ROWS = {
         partial(conv_bn, outputs=32, stride=2),
         [(32, 1), (64, 2), (128, 2)],
     ),
-    # nearly as many parameters as it learns with 16 kernels of Fed-KGF: 51,789
+    # about as many parameters as small_resnet learns with 16 base kernels: 51,789
     "small_narrow": Row(
         IMAGE,
         partial(conv_bn, outputs=13, stride=2),
         [(13, 1), (26, 2), (52, 2)],
     ),
     "small_server": Row(MAPS, None, SMALL),  # 303,690
-    # both in one, what a client would have to train without FedGKT: 304,154
+    # edge and server in one, which a client trains without FedGKT: 304,154
     "small_whole": Row(IMAGE, TO_16, SMALL),
 }
 NETWORKS = {name: _function(name, row) for name, row in ROWS.items()}

@@ -1,6 +1,8 @@
-"""What travels: the envelope of a message (``message``) and the coders of its tensors,
-one file a family: floats (``dense``), few bits an entry (``quantised``, ``masks``,
-``rotated``), few entries (``sparse``, ``smartidx``)."""
+"""The envelope of a message (``message``), and the coders of its tensors, one file a family.
+
+Floats (``dense``), few bits an entry (``quantised``, ``masks``, ``rotated``), few entries
+(``sparse``, ``smartidx``).
+"""
 
 from .base import Coder, Masks, SharedRandomness, Sparse, Stochastic, Votes
 from .dense import Dense, Pooled, Whole

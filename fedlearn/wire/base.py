@@ -1,5 +1,7 @@
-"""What a coder is: one tensor -> bytes -> one tensor. The bytes hold no shape: it is
-known."""
+"""The base classes of coders: one tensor -> bytes -> one tensor.
+
+The bytes hold no shape: both sides know it.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -50,18 +52,13 @@ class Coder:
     encode: Callable[..., Any]
     decode: Callable[..., torch.Tensor]
 
-    def store(self, name: str, value: Any) -> None:
-        """Set a field of a frozen dataclass, in its ``__post_init__``."""
-        object.__setattr__(self, name, value)
-
 
 class Stochastic(Coder):
     """A coder that rounds at random: ``encode`` also takes the sender's generator."""
 
 
 class SharedRandomness(Coder):
-    """A coder whose two functions take generators in the same state, which cost no
-    byte."""
+    """A coder whose two functions take generators in equal states, which cost no byte."""
 
 
 class Sparse(Coder):

@@ -1,4 +1,4 @@
-"""What the coders share: fields of few bits, Golomb-Rice codes, signs, range coding.
+"""What coders share: fields of few bits, Golomb-Rice codes, signs, range coding.
 
 Bits fill each byte from the lowest on. Longer numbers are little-endian.
 """
@@ -34,7 +34,7 @@ def clamped(x: np.ndarray) -> np.ndarray:
 
 
 def finite(x: np.ndarray) -> np.ndarray:
-    """The same floats; ``WireError`` if one of them is NaN or infinite."""
+    """These floats; ``WireError`` if one of them is NaN or infinite."""
     if math.isfinite(np.vdot(x, x)):  # faster, but the sum of squares can overflow
         return x
     if np.isfinite(x).all():
@@ -71,8 +71,8 @@ def pack_fields(values: np.ndarray, width: int) -> bytes:
 def pack_rice(values: np.ndarray) -> tuple[int, bytes]:
     """Golomb-Rice code of whole numbers >= 0 -> (parameter b, bytes).
 
-    All unary parts come first, v >> b zeros and a one, then all the b low bits: so they
-    can be read without a loop (Sattler et al. 2019). b is the parameter with the fewest
+    All unary parts come first, v >> b zeros and a one, then all the b low bits: so a reader
+    needs no loop (Sattler et al. 2019). b is the parameter with the fewest
     bytes.
     """
     count = len(values)
@@ -104,8 +104,7 @@ def pack_signs(x: np.ndarray) -> bytes:
 
 
 def _range_code(counts: np.ndarray) -> tuple[Any, Any]:
-    """The module of range coding, and the fixed-point model that both sides have
-    alike."""
+    """The module of range coding, and the fixed-point model, equal on both sides."""
     with extra("coding"):
         from constriction import stream
 
@@ -115,8 +114,7 @@ def _range_code(counts: np.ndarray) -> tuple[Any, Any]:
 
 
 def range_encode(symbols: np.ndarray, counts: np.ndarray) -> bytes:
-    """Symbols 0..len(counts)-1 -> bytes, near the entropy of the histogram
-    ``counts``."""
+    """Symbols 0..len(counts)-1 -> bytes, near the entropy of the histogram."""
     queue, model = _range_code(counts)
     encoder = queue.RangeEncoder()
     encoder.encode(symbols.astype(np.int32, copy=False), model)
@@ -145,8 +143,7 @@ def range_decode(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 class Reader:
-    """Reads a section from front to back; ``WireError`` where it is not as
-    announced."""
+    """Reads a section from front to back; ``WireError`` for a wrong length or content."""
 
     def __init__(self, section: Any) -> None:
         self.remaining = np.frombuffer(section, np.uint8)
@@ -204,8 +201,7 @@ class Reader:
         return np.packbits(rows, bitorder="little")
 
     def rice(self, count: int, b: int, limit: int) -> np.ndarray:
-        """The inverse of ``pack_rice``: int64 numbers whose sum is at most
-        ``limit``."""
+        """The inverse of ``pack_rice``: int64 numbers with a sum of at most ``limit``."""
         if b > 31:
             raise WireError(f"{b} is no parameter of a Rice code, at most 31 is.")
         if not count:
@@ -236,7 +232,6 @@ class Reader:
         return self.plus_minus(count, size)
 
     def plus_minus(self, count: int, size: np.float32) -> np.ndarray:
-        """One bit an entry -> float32: ``size``, or its negative where the bit is
-        set."""
+        """One bit an entry -> float32: ``size``, or -``size`` where the bit is set."""
         negative = self.fields(count, 1).view(bool)
         return np.where(negative, -size, size)

@@ -85,9 +85,9 @@ class Dense(Coder):
 class Pooled(Dense):
     """Spatial mean pooling (RPN, section 3.2): each k x k kernel becomes its mean.
 
-    Tensors of fewer than three dimensions travel whole. ``threshold`` leaves out output
-    filters whose absolute values (``plain``: whose values) sum to less; one bit a
-    filter says which.
+    Tensors of fewer than three dimensions travel whole. Output filters whose absolute
+    values (``plain``: values) sum to less than ``threshold`` are left out; one bit a
+    filter says whether it is sent.
     """
 
     __repr__ = brief
@@ -97,7 +97,7 @@ class Pooled(Dense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.store("threshold", check_number("threshold", self.threshold, least=0))
+        check_number("threshold", self.threshold, least=0)
 
     def encode(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:
@@ -144,8 +144,7 @@ class Pooled(Dense):
 
 @dataclass(frozen=True)
 class Whole(Coder):
-    """Whole numbers from 0 to 2^(8 size) - 1 in ``size`` bytes each; they decode to
-    int64."""
+    """Whole numbers from 0 to 2^(8 size) - 1 in ``size`` bytes, decoded to int64."""
 
     size: int = 4
 

@@ -1,4 +1,4 @@
-"""Zeros and ones, without loss."""
+"""Masks of zeros and ones, without loss."""
 
 import math
 import struct

@@ -25,7 +25,8 @@ from ..errors import WireError
 from .base import Coder
 from .dense import Dense
 
-MAGIC, VERSION = b"FLRN", 2
+MAGIC = b"FLRN"
+VERSION = 2
 DOWN, UP = 0, 1
 # magic, version, kind, schema, round, client, samples: 26 bytes
 _HEADER = struct.Struct("<4sBBQIII")
@@ -35,8 +36,7 @@ DENSE = Dense()
 
 @dataclass(frozen=True)
 class Schema:
-    """What both ends know: each tensor's shape by name, buffers, the coder's
-    ``repr``."""
+    """Known on both sides: the shape of each tensor by name, buffers, the coder's ``repr``."""
 
     shapes: Mapping[str, Sequence[int]]
     buffers: frozenset[str] = frozenset()
@@ -76,7 +76,7 @@ class Message:
 def pack(
     message: Message, schema: Schema, body: tuple[list, int] | None = None
 ) -> bytes:
-    """``Message`` -> bytes; ``body`` spares assembling the same sections again."""
+    """``Message`` -> bytes; ``body`` is the result of an earlier ``assemble``."""
     parts, crc = assemble(message.sections, schema) if body is None else body
     head = _HEADER.pack(
         MAGIC,
@@ -119,8 +119,7 @@ def same_body(one: bytes, other: bytes) -> bool:
 def unpack(
     data: bytes, schema: Schema, *, kind: int, round: int, client: int
 ) -> Message:
-    """bytes -> ``Message`` with views of ``data``; ``WireError`` for any other
-    message."""
+    """bytes -> ``Message`` with views of ``data``; ``WireError`` for another message."""
     if len(data) > schema.limit:
         raise WireError(
             f"A message of {len(data)} bytes is longer than {schema.limit}."
@@ -198,7 +197,7 @@ class FixedMessage:
         round: int,
         client: int,
         data: bytes,
-        samples: int | None = None,
+        samples: int = 0,
     ) -> dict[str, torch.Tensor]:
         """bytes -> the tensors, {} for none; ``WireError`` for anything else."""
         message = unpack(data, self.schema, kind=kind, round=round, client=client)
@@ -209,7 +208,7 @@ class FixedMessage:
                 f"The message of client {client} is not whole: "
                 f"{', '.join(missing)} is missing."
             )
-        if samples is not None and message.samples != samples:
+        if message.samples != samples:
             raise WireError(
                 f"Client {client} has {samples} images, and sent {message.samples}."
             )

@@ -1,5 +1,4 @@
-"""Every entry, in few bits: signs, even levels, and levels drawn at random, whose mean
-is right."""
+"""Every entry in few bits: signs, even levels, and random levels with the right mean."""
 
 import math
 import struct
@@ -57,7 +56,7 @@ class Uniform(FlatCoder):
     bits: int = 8
 
     def __post_init__(self) -> None:
-        self.store("bits", check_whole("bits", self.bits, most=16))
+        check_whole("bits", self.bits, most=16)
 
     def write(self, x: np.ndarray) -> bytes:
         x = x.astype(np.float64)
@@ -96,9 +95,9 @@ class QSGD(FlatCoder, Stochastic):
     entropy: bool = False
 
     def __post_init__(self) -> None:
-        self.store("levels", check_whole("levels", self.levels, most=2**15 - 1))
+        check_whole("levels", self.levels, most=2**15 - 1)
         if self.bucket is not None:
-            self.store("bucket", check_whole("bucket", self.bucket, most=2**31 - 1))
+            check_whole("bucket", self.bucket, most=2**31 - 1)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)
@@ -135,7 +134,7 @@ class QSGD(FlatCoder, Stochastic):
 
     @property
     def _width(self) -> int:
-        return 1 + self.levels.bit_length()
+        return 1 + int(self.levels).bit_length()
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
         """[n] -> [buckets, entries], the last one padded with zeros."""
@@ -198,7 +197,7 @@ class TernGrad(FlatCoder, Stochastic):
 
     def __post_init__(self) -> None:
         if self.clip is not None:
-            self.store("clip", check_number("clip", self.clip, above=0))
+            check_number("clip", self.clip, above=0)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         size = np.abs(x)

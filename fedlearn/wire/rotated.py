@@ -89,8 +89,8 @@ def centroids(bits: int) -> np.ndarray:
         height = torch.cat([density, zero])
         mass = right[:-1] - right[1:]
         levels = (height[:-1] - height[1:]) / mass / math.sqrt(2 * math.pi)
-    both = torch.cat([-levels.flip(0), levels])
-    return both.to(torch.float32).numpy()
+    symmetric = torch.cat([-levels.flip(0), levels])
+    return symmetric.to(torch.float32).numpy()
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class EDEN(FlatCoder, SharedRandomness):
     bits: int = 1
 
     def __post_init__(self) -> None:
-        self.store("bits", check_whole("bits", self.bits, most=8))
+        check_whole("bits", self.bits, most=8)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         largest = float(np.abs(x).max()) or 1.0

@@ -40,8 +40,8 @@ class SmartIdx(Sparse):
     full: float = field(default=0.5, repr=False)
 
     def __post_init__(self) -> None:
-        self.store("ratio", check_number("ratio", self.ratio, above=0, most=1))
-        self.store("full", check_number("full", self.full, least=0, most=1))
+        check_number("ratio", self.ratio, above=0, most=1)
+        check_number("full", self.full, least=0, most=1)
 
     def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)
@@ -135,8 +135,8 @@ def _patterns(
 
     Pattern 0 is the most frequent. The number is -1 if no other row has the pattern.
     """
-    both = np.concatenate([selected, selected & negative], axis=1)
-    packed = np.packbits(both, axis=1)
+    bits = np.concatenate([selected, selected & negative], axis=1)
+    packed = np.packbits(bits, axis=1)
     # rows are sorted as numbers of 32 bits: so the order of equally frequent patterns
     # is fixed
     padding = -packed.shape[1] % 4
