@@ -3,6 +3,7 @@ module."""
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
@@ -32,6 +33,14 @@ def find(name: Any, known: Mapping[str, Any], kind: str) -> Any:
         }
         return pick(attribute, public, f"{kind} in {place}")
     return pick(name, known, kind)
+
+
+def check_call(function: Any, name: Any, options: Mapping[str, Any]) -> None:
+    """``ValueError`` unless ``function(**options)`` has the arguments that it needs."""
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"{name} cannot be called: {error}.") from None
 
 
 def _file(path: Path) -> ModuleType:

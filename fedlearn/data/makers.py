@@ -624,7 +624,9 @@ def find(data: Any) -> Source:
         if data in sources.SETS:
             return sources.load(data)
         if ".py:" in data:
-            source = extensions.find(data, {}, "data set")()
+            maker = extensions.find(data, {}, "data set")
+            extensions.check_call(maker, data, {})
+            source = maker()
             if not isinstance(source, Source):
                 raise ValueError(
                     f"{data} gives {short(source)}, not what a maker of fl.data gives."

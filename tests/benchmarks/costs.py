@@ -245,7 +245,7 @@ def repeats(quick):
             "single": single,
         }
         hardware = line["meta"]["provenance"]["hardware"]
-        rows.append({"run": run.name, "file": run.folder, "hardware": hardware} | late)
+        rows.append(run.row | {"hardware": hardware} | late)
     return rows
 
 
