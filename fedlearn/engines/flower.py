@@ -353,15 +353,11 @@ class Nodes:
 
 
 def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
-    """The entries in which two heads differ.
-
-    Hashes of data differ wherever the task does, so they are listed only alone.
-    """
-    names = [name for name, value in server.items() if client.get(name) != value]
-    stated = [name for name in names if not name.startswith("data.")]
+    """The entries in which two heads differ."""
     texts = [
-        f"{name} is {client.get(name)} there and {server[name]} here"
-        for name in stated or names
+        f"{name} is {client.get(name)} there and {value} here"
+        for name, value in server.items()
+        if client.get(name) != value
     ]
     return "; ".join(texts)
 

@@ -215,7 +215,7 @@ def select(runs: list[Run], **choices: Iterable[Any]) -> list[Run]:
     for column, values in choices.items():
         present = {run.row[column]: None for run in runs}
         for value in values:
-            pick(value, present, f"{column} of this recipe")
+            pick(value, present, column)
         if values:
             runs = [run for run in runs if run.row[column] in values]
     return runs

@@ -112,7 +112,7 @@ REFUSED = """
     reproduce rpn --scale huge ~ scale 'huge'
     reproduce rpn --only FedProx ~ row 'FedProx'
     reproduce rpn --partition shards:2 ~ partition
-    reproduce rpn --seed 11 ~ seed of this recipe 11
+    reproduce rpn --seed 11 ~ seed 11
     classroom nowhere there ~ nowhere
     classroom nowhere there --for moodle ~ moodle
 """
