@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from .. import rng
 from ..core import Batch, Context, OneByOne, local
@@ -91,8 +91,8 @@ class Stacked(OneByOne):
         first = contexts[0].start
         for name, w in trained.items():
             starts = [ctx.start[name] for ctx in contexts]
-            same = all(start is first[name] for start in starts)
-            w.copy_(first[name] if same else torch.stack(starts))
+            common = all(start is first[name] for start in starts)
+            w.copy_(first[name] if common else torch.stack(starts))
         ctx = replace(
             contexts[0],
             client=list(messages),
@@ -168,8 +168,9 @@ def train(
             ]
             x, y = task.gather(ctx.client, orders, augment)
             y = y[use]
-            y.masked_fill_(padding.view(-1, *[1] * (y.dim() - 1)), task.ignored)
-            data = (x[use], y, torch.cat(orders).to(task.device)[use])
+            y[padding] = task.ignored
+            index = torch.cat(orders).to(task.device)
+            data = (x[use], y, index[use])
             done = 0
             for _, first, last, counts in plan:
                 end = done + counts[0] * (last - first)
@@ -211,9 +212,7 @@ def narrowed(
     return parts
 
 
-def in_order_of_use(
-    plan: list[Step], sizes: list[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def in_order_of_use(plan: list[Step], sizes: list[int]) -> tuple[Tensor, Tensor]:
     """The samples of all steps, in each by position in the batch, then by client; and
     which of them are padding."""
     n = torch.tensor(sizes)
@@ -240,7 +239,8 @@ def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
     def on_images(part, batch):
         x = task.inputs(channels_last(batch.x)).transpose(0, 1)
         x = x.to(next(part.parameters()).dtype)
-        value = loss(part, Batch(x, batch.y.transpose(0, 1), batch.index.T))
+        y = batch.y.transpose(0, 1)
+        value = loss(part, Batch(x, y, batch.index.T))
         if not rows:
             return value
         return value * value.new_tensor([max(rows) / n for n in rows])
@@ -251,7 +251,7 @@ def _on_images(loss: Callable, task: Any, rows: tuple[int, ...]) -> Callable:
 # ---- layers --------------------------------------------------------------------------
 
 
-def merge(x: torch.Tensor) -> torch.Tensor:
+def merge(x: Tensor) -> Tensor:
     """[clients, batch, channels, ...] -> [batch, clients*channels, ...]."""
     y = x.transpose(0, 1).flatten(1, 2)
     # a single image may have any strides, and with some of them torch's grouped
@@ -259,7 +259,7 @@ def merge(x: torch.Tensor) -> torch.Tensor:
     return y.clone(memory_format=torch.contiguous_format) if len(y) == 1 else y
 
 
-def split(x: torch.Tensor, clients: int) -> torch.Tensor:
+def split(x: Tensor, clients: int) -> Tensor:
     """The inverse of ``merge``."""
     return x.unflatten(1, (clients, -1)).transpose(0, 1)
 
@@ -268,7 +268,7 @@ def _flat(t):
     return None if t is None else t.flatten(0, 1)
 
 
-def channels_last(x: torch.Tensor) -> torch.Tensor:
+def channels_last(x: Tensor) -> Tensor:
     """[batch, clients, channels, height, width] in the memory order batch, height,
     width, clients, channels, in which a CPU convolves, pools and normalises all clients'
     channels at once. Vectors stay as they are."""
@@ -279,7 +279,7 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 
 
 class Conv2d(nn.Conv2d):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = F.conv2d(
             merge(x),
             _flat(self.weight),
@@ -333,7 +333,7 @@ class _Padded(torch.autograd.Function):
 @lru_cache(64)
 def _padding(
     rows: tuple[int, ...], shape: torch.Size, dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """``real`` and ``n`` of ``_Padded`` where each client has so many ``rows``."""
     batch, channels, *image = shape
     each = torch.tensor(rows, device=device).repeat_interleave(channels)
@@ -347,7 +347,7 @@ class _Norm:
 
     rows: tuple[int, ...] = ()  # see ``prepare``
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         mean = _flat(self.running_mean)
         var = _flat(self.running_var)
         weight = _flat(self.weight)
@@ -373,15 +373,16 @@ class _Norm:
 
 
 class GroupNorm(nn.GroupNorm):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         groups = len(x) * self.num_groups
         weight = _flat(self.weight)
         bias = _flat(self.bias)
-        return split(F.group_norm(merge(x), groups, weight, bias, self.eps), len(x))
+        y = F.group_norm(merge(x), groups, weight, bias, self.eps)
+        return split(y, len(x))
 
 
 class Linear(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         weight = self.weight.transpose(1, 2)
         bias = self.bias  # read once: it may be drawn
         if bias is None:
@@ -390,20 +391,21 @@ class Linear(nn.Linear):
 
 
 class _Pool:
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return split(super().forward(merge(x)), len(x))
 
 
 class AdaptiveAvgPool2d(_Pool, nn.AdaptiveAvgPool2d):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if self.output_size not in (1, (1, 1)):
             return super().forward(x)
         # the same mean, but its gradient lies in memory in the order of ``x``
-        return split(F.avg_pool2d(merge(x), x.shape[-2:]), len(x))
+        y = F.avg_pool2d(merge(x), x.shape[-2:])
+        return split(y, len(x))
 
 
 class Flatten(nn.Flatten):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         first, last = (d + (d >= 0) for d in (self.start_dim, self.end_dim))
         return x.flatten(first, last)
 
@@ -414,7 +416,7 @@ class Dropout(Drawing, nn.Dropout):
     layout = torch.contiguous_format  # see ``stack``
     rows: tuple[int, ...] = ()  # see ``prepare``
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
         if x.is_cuda:  # one launch for all
@@ -451,11 +453,11 @@ def form(kind: type[nn.Module]) -> type[nn.Module]:
     return FORMS.get(kind, kind)
 
 
-def remake(net: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+def remake(net: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
     """A module like this one, with what ``change`` makes of each tensor of floats."""
-    tensors: dict[int, torch.Tensor] = {}  # tied tensors stay tied
+    tensors: dict[int, Tensor] = {}  # tied tensors stay tied
 
-    def changed(t: torch.Tensor | None) -> torch.Tensor | None:
+    def changed(t: Tensor | None) -> Tensor | None:
         if t is None or not t.is_floating_point():
             return t
         if id(t) not in tensors:
@@ -532,8 +534,9 @@ def choose(
             f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit is "
             f"{limit / 1e6:.1f} MB."
         )
-    most = MOST if task.device.type == "cpu" else count
-    together = int(min(max(1, limit / need), count, most))
+    together = int(min(max(1, limit / need), count))
+    if task.device.type == "cpu":
+        together = min(together, MOST)
     if together == 1:
         reason = (
             "one client a round" if count == 1 else "memory for one client at a time"
@@ -584,8 +587,9 @@ def bytes_for_one(method: Any, task: Any, batch_size: int) -> int:
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda _: None)
     with hooks, rng.scope(0, device=task.device):
         loss(net, Batch(x, y, order.to(task.device)))
+    activations = sum(storage.nbytes() for storage in saved.values())
     images = task.sizes[client] * task.train[0][0].nbytes
-    return 7 * state + 2 * sum(s.nbytes() for s in saved.values()) + 2 * images
+    return 7 * state + 2 * activations + 2 * images
 
 
 def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
@@ -616,20 +620,22 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     if batched and any(n % settings.batch_size == 1 for n in task.sizes):
         return "a client's last batch of one cannot pass its batch normalisation"
     pair = np.argsort(task.sizes)[-2:].tolist()
-    order = torch.arange(min(settings.batch_size, *(task.sizes[k] for k in pair), 8))
+    fewest = min(task.sizes[k] for k in pair)
+    order = torch.arange(min(settings.batch_size, fewest, 8))
     batches = []
     alone = []
     for k in pair:
         x, y = task.epoch(k, order, rng.generator(0))
         batches.append((x.double(), y, order.to(task.device)))
         context = _context(task, net, k)
-        alone.append(_losses(copy.deepcopy(net), method, context, Batch(*batches[-1])))
+        single = copy.deepcopy(net)
+        alone.append(_losses(single, method, context, Batch(*batches[-1])))
     x, y, index = (torch.stack(tensors) for tensors in zip(*batches, strict=True))
     x = channels_last(x.transpose(0, 1)).transpose(0, 1)
-    both = stack(net, 2)
-    context = replace(_context(task, both, pair), net=net)
+    stacked = stack(net, 2)
+    context = replace(_context(task, stacked, pair), net=net)
     try:
-        losses = _losses(both, method, context, Batch(x, y, index))
+        losses = _losses(stacked, method, context, Batch(x, y, index))
     except Exception as error:  # a part that does not expect the client axis
         message, *_ = str(error).splitlines() or [""]
         return f"{type(error).__name__}: {message}"
@@ -639,7 +645,7 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     return "the losses of a first step are not those of each client by itself"
 
 
-def _losses(net: nn.Module, method: Any, ctx: Context, batch: Batch) -> torch.Tensor:
+def _losses(net: nn.Module, method: Any, ctx: Context, batch: Batch) -> Tensor:
     """The losses before and after one step on a batch, of one client or [2, clients]."""
     clients = ctx.client
     if isinstance(clients, list):

@@ -139,10 +139,11 @@ def experiments(words: Words) -> list[Experiment]:
     values = {name: getattr(words, typed) for name, typed in names.items()}
     options = read_pairs(values.pop("options"))
     seeds = values.pop("seed") or [Experiment.seed]
-    methods = [choice for text in values.pop("method") for choice in read_method(text)]
+    texts = values.pop("method")
+    methods = [pair for text in texts for pair in read_method(text)]
     return [
-        Experiment(**values, method=name, options=options | more, seed=seed)
-        for (name, more), seed in product(methods, seeds)
+        Experiment(**values, method=name, options=options | choice, seed=seed)
+        for (name, choice), seed in product(methods, seeds)
     ]
 
 
@@ -239,10 +240,13 @@ def check_files(words: Words, runs: list[Experiment]) -> None:
 
 def file_of(name: str | None, words: Words, e: Experiment) -> Path | None:
     """The file of a run; of a comparison its name has label and seed."""
-    if name is None or not words.several:
-        return name and Path(name)
-    label = re.sub(r"[^\w.]", "-", e.label)
-    return Path(name).with_suffix(f".{label}.{e.seed}{Path(name).suffix}")
+    if name is None:
+        return None
+    path = Path(name)
+    if words.several:
+        label = re.sub(r"[^\w.]", "-", e.label)
+        path = path.with_suffix(f".{label}.{e.seed}{path.suffix}")
+    return path
 
 
 def run_one(e: Experiment, words: Words) -> "History":
@@ -272,13 +276,13 @@ def save(history: "History", task: Any, path: Path) -> None:
     from ..tasks.base import shown
 
     names = ("classes", "mean", "std", "names")
-    about = {name: to_json(getattr(task.source, name)) for name in names}
-    about["network"] = to_json(shown(task.network_name))
-    about["shape"] = to_json(task.shape)
-    about["method"] = history.method
+    metadata = {name: to_json(getattr(task.source, name)) for name in names}
+    metadata["network"] = to_json(shown(task.network_name))
+    metadata["shape"] = to_json(task.shape)
+    metadata["method"] = history.method
     state = history.network().state_dict()
     floats = {name: t for name, t in state.items() if t.is_floating_point()}
-    write_tensors(path, apart(floats), about)
+    write_tensors(path, apart(floats), metadata)
 
 
 def report(
@@ -349,8 +353,8 @@ def cost(words: Words) -> None:
         rounds=words.rounds,
         link=words.link,
     )
-    about = "{name}: {numbers:,} numbers, {wide:.0%} in kernels wider than one entry"
-    print(about.format(**costs.attrs))
+    head = "{name}: {numbers:,} numbers, {wide:.0%} in kernels wider than one entry"
+    print(head.format(**costs.attrs))
     print(costs.to_string(na_rep="", float_format="{:.3g}".format))
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from ..data.partition import Table
 from ..data.sources import data_path
@@ -197,19 +198,19 @@ def generated(bound: float, steps: int = 400) -> tuple[float, float]:
 
 
 @cache
-def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
+def network(name: str, *arguments: Any, **options: Any) -> nn.Module:
     """A network on torch's meta device: shapes without memory."""
     with torch.device("meta"):
         return MAKERS[name](*arguments, **options)
 
 
 def _sum(
-    net: torch.nn.Module, count: Callable[..., int], dims: Iterable[int] = range(9)
+    net: nn.Module, count: Callable[..., int], dims: Iterable[int] = range(9)
 ) -> int:
     return sum(count(p.shape) for p in net.parameters() if p.dim() in dims)
 
 
-def base_params(net: torch.nn.Module, base: int) -> int:
+def base_params(net: nn.Module, base: int) -> int:
     """Numbers in Fed-KGF's incomplete network (section 3.2), ``base`` kernels a
     convolution."""
 
@@ -220,7 +221,7 @@ def base_params(net: torch.nn.Module, base: int) -> int:
 
 
 @cache
-def repopt(net: torch.nn.Module) -> torch.nn.Module:
+def repopt(net: nn.Module) -> nn.Module:
     """What FedRepOpt trains in place of a network in form "csla"; constants count as
     buffers."""
     with next(net.parameters()).device:
@@ -254,9 +255,7 @@ def repopt_gap(name: str, rule: str) -> float:
     return float((kernels - branches).norm() / (branches - start).norm())
 
 
-def _fedavg(
-    net: torch.nn.Module, M: Sequence[float | torch.Tensor], batches: torch.Tensor
-) -> torch.nn.Module:
+def _fedavg(net: nn.Module, M: Sequence[float | Tensor], batches: Tensor) -> nn.Module:
     """The network after federated SGD on ``batches`` [rounds, clients, steps, images,
     ...]."""
     for clients in batches:
@@ -265,7 +264,7 @@ def _fedavg(
             local = copy.deepcopy(net)
             params = list(local.parameters())
             for x in steps:
-                loss = torch.nn.functional.cross_entropy(local(x), torch.arange(len(x)))
+                loss = nn.functional.cross_entropy(local(x), torch.arange(len(x)))
                 grads = torch.autograd.grad(loss, params)
                 for p, g, m in zip(params, grads, M, strict=False):
                     p.data -= 0.05 * m * g
@@ -275,7 +274,7 @@ def _fedavg(
     return net
 
 
-def _kernels(net: torch.nn.Module) -> torch.Tensor:
+def _kernels(net: nn.Module) -> Tensor:
     """The kernels of all blocks as one vector; branches count as the one that they add
     up to."""
     if not any(block.form == "inf" for block in blocks(net).values()):
@@ -293,7 +292,7 @@ def folding_gap(name: str, training: bool = False) -> float:
         torch.manual_seed(0)
         net = NETWORKS[name](form="tr").double().eval()  # type: ignore[call-arg]
         for module in net.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
+            if isinstance(module, nn.BatchNorm2d):
                 for t in (module.weight.data, module.bias.data, module.running_mean):
                     t.normal_()  # type: ignore[union-attr]
                 module.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]
@@ -311,7 +310,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "yolov3": yolo.YOLOv3,
     "fcn32s": fcn.FCN32s,
     "yolox": yolo.YOLOX,
-    "conv": partial(torch.nn.Conv2d, bias=False),
+    "conv": partial(nn.Conv2d, bias=False),
 }
 NAMES: dict[str, Callable[..., Any]] = {
     # networks

@@ -92,7 +92,7 @@ class Run:
     command: tuple[str, ...] = ()
 
     @property
-    def stated(self) -> Line:
+    def entry(self) -> Line:
         """The experiment of the stored line, without defaults and the machine."""
         if self.kind == "search":
             network = self.experiment.network
@@ -108,13 +108,13 @@ class Run:
         if self.kind == "trial":
             line["short"] = True
         for search in self.searches:
-            line["scales"] = search.stated
+            line["scales"] = search.entry
         return line
 
     @cached_property
     def key(self) -> Key:
         """The file of stored runs, and the hash of the experiment."""
-        return self.folder, results.hash_of(self.stated)
+        return self.folder, results.hash_of(self.entry)
 
     @property
     def row(self) -> Line:
@@ -196,13 +196,13 @@ def runs(
         if scale not in entry:
             reasons.append(entry["without"][scale])
             continue
-        about = {
+        common = {
             "folder": results_folder(entry.get("folder", entry["paper"]), scale),
             "command": ("fedlearn", "reproduce", name, "--scale", scale),
             "first": entry[scale]["seeds"][0],
         }
         for block in entry[scale]["runs"]:
-            for run in runs_of(block | machine | about, entry[scale]["seeds"]):
+            for run in runs_of(block | machine | common, entry[scale]["seeds"]):
                 listed.setdefault(run.key, run)
     if not listed:
         why = "; ".join(reasons)
@@ -345,7 +345,7 @@ def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> None
         "hardware": hardware(run.experiment.device),
         "seconds": f"{seconds:.1f}",
     }
-    line = {"hash": name, "experiment": run.stated, **line}
+    line = {"hash": name, "experiment": run.entry, **line}
     write_text(path, to_json(line) + "\n")
     checkpoint.unlink(missing_ok=True)
     print(f"{folder}, {run.label}: done in {seconds:.1f} s", flush=True)
@@ -357,7 +357,7 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
     e = run.experiment
     lines = stored([run])
     options = {}
-    about: Line = {"label": run.label}
+    meta: Line = {"label": run.label}
     if run.trials:
         accuracy = {}
         for trial in run.trials:
@@ -365,8 +365,8 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
             value = trial.experiment.options[run.tuned]
             accuracy[value] = history.late_accuracy() if history.evaluated else math.nan
         options[run.tuned] = best(accuracy)
-        about |= {"tuned": {run.tuned: accuracy}, "chosen_on": "validation"}
-    about["options"] = {"method": e.method, **e.options, **options}
+        meta |= {"tuned": {run.tuned: accuracy}, "chosen_on": "validation"}
+    meta["options"] = {"method": e.method, **e.options, **options}
     for need in run.searches:
         scales = lines[need.key]["scales"]
         tensors = {name: torch.tensor(values) for name, values in scales.items()}
@@ -383,8 +383,8 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
         **asdict(e.settings),
     )
     if task.source.note:
-        about["note"] = task.source.note
-    history.meta |= about
+        meta["note"] = task.source.note
+    history.meta |= meta
     return history.to_dict()
 
 

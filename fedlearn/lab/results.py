@@ -173,8 +173,8 @@ def tables(
     runs: list[Line] = []
     rounds: list[Line] = []
     for place in [places] if isinstance(places, str | Path) else places:
-        single = isinstance(place, History)
-        for run, rows in [_rows(place)] if single else _rows_of(Path(place)):
+        pairs = [_rows(place)] if isinstance(place, History) else _rows_of(Path(place))
+        for run, rows in pairs:
             rounds += [{"run": len(runs), **row} for row in rows]
             runs.append(run)
     return pandas.DataFrame(runs), pandas.DataFrame(rounds)
