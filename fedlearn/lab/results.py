@@ -14,7 +14,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -79,7 +78,7 @@ def committed(line: Line) -> bool:
 
 
 def read(path: Path) -> list[Line]:
-    """The runs of a file: packed, or JSON of a history or of several."""
+    """The lines of a file: packed, or JSON of a history or of several."""
     if path.name.endswith(PACKED):
         texts = gzip.decompress(path.read_bytes()).decode().splitlines()
         lines = [from_json(text) for text in texts]
@@ -122,17 +121,24 @@ def recent(name: str) -> dict[Path, Line]:
     return {path: read(path)[0] for path in sorted((RECENT / name).glob("*.json"))}
 
 
-def load(name: str) -> list[History]:
-    """The book's runs of a file in ``data/<chapter>/results``, as histories, without
-    the trials that chose an option. ``name`` is that of a packed file, or of one that
-    ``fedlearn compare --out`` made.
+def load(name: str | Path) -> list[History]:
+    """The runs of a file, as histories, without the trials that chose an option.
+
+    ``name`` is that of the book's runs in ``data/<chapter>/results``, or a file that
+    ``fedlearn compare --out`` made. ``ValueError`` names a file that holds no runs.
 
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
     """
-    single = packed_file(name).with_name(f"{name}.json")
-    lines = read(single) if single.exists() else packed(name)
-    return histories(lines)
+    path = Path(name)
+    if not path.suffix:
+        path = packed_file(path.name).with_name(f"{name}.json")
+        if not path.exists():
+            return histories(packed(str(name)))
+    try:
+        return histories(read(path))
+    except (LookupError, TypeError, ValueError, AttributeError, EOFError) as error:
+        raise ValueError(f"{path} is no result of fedlearn ({error!r}).") from None
 
 
 def histories(lines: Iterable[Line]) -> list[History]:
@@ -148,18 +154,16 @@ def histories(lines: Iterable[Line]) -> list[History]:
 
 
 def tables(
-    places: str | Path | Iterable[str | Path | History] | None = None,
+    runs: Iterable[History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """The runs of ``places`` (files, folders or histories; by default the book's) as
-    two tables.
+    """Histories, by default all that the book has stored, as two tables.
 
     The first has a row a run: ``label``, ``method``, ``dataset``, ``partition``,
     ``clients``, ``network``, ``seed``, ``last test``, ``last quarter`` (mean of the
     tests in the last quarter of the rounds), ``chosen on`` ("test" or "validation"
     images, if an option was chosen), ``hours``, ``commit``, ``hardware``, ... The
     second has a row a round of the ``run`` with that index: ``round``, ``accuracy``,
-    ``bytes_up``, ... Files in a folder that hold no run are left out. ``ValueError``
-    for a named file without runs, and for a folder without files.
+    ``bytes_up``, ...
 
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
@@ -168,86 +172,64 @@ def tables(
     with extra("plot"):
         import pandas
 
-    if places is None:
-        places = sorted(data_path().glob("*/results"))
-    runs: list[Line] = []
-    rounds: list[Line] = []
-    for place in [places] if isinstance(places, str | Path) else places:
-        pairs = [_rows(place)] if isinstance(place, History) else _rows_of(Path(place))
-        for run, rows in pairs:
-            rounds += [{"run": len(runs), **row} for row in rows]
-            runs.append(run)
-    return pandas.DataFrame(runs), pandas.DataFrame(rounds)
+    files: dict[str, Iterable[History]] = {}
+    if runs is not None:
+        files[""] = runs
+    else:
+        for path in sorted(data_path().glob(f"*/results/*{PACKED}")):
+            name = path.name.removesuffix(PACKED)
+            files[name] = load(name)
+    first = []
+    second = []
+    for file, histories in files.items():
+        for history in histories:
+            second += [{"run": len(first), **row} for row in round_rows(history)]
+            first.append({"file": file, **run_row(history)})
+    return pandas.DataFrame(first), pandas.DataFrame(second)
 
 
-def _rows_of(path: Path) -> list[tuple[Line, list[Line]]]:
-    """The runs of a file, or of all files of a folder that hold runs."""
-    if path.is_dir():
-        files = sorted(path.rglob("*.json")) + sorted(path.rglob(f"*{PACKED}"))
-        if not files:
-            raise ValueError(
-                f"There is no result in the folder {path}: no .json, no {PACKED}."
-            )
-        runs = []
-        for file in files:
-            with suppress(ValueError):
-                runs += _rows_of(file)
-        return runs
-    try:
-        return [_rows(h, _title(path)) for h in histories(read(path))]
-    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise ValueError(f"{path} is no result of fedlearn ({error!r}).") from None
-    except (EOFError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error!r}).") from None
-
-
-def _rows(h: History, file: str = "") -> tuple[Line, list[Line]]:
-    """The row of a run, and those of its rounds; an error for what is no history."""
+def run_row(h: History) -> Line:
+    """The row of a run."""
     meta = h.meta
     task = meta["task"]
     origin = meta.get("provenance", {})
     unseeded = {name: value for name, value in task.items() if name != "seed"}
     names = [meta.get("parts"), meta.get("label"), h.method]
-    run = {
-        "file": file,
+    row = {
         # equal for runs with other seeds
         "alike": hash_of({"": str([unseeded, meta.get("settings"), len(h), *names])}),
-        "label": str(meta.get("label") or h.method),
-        "method": str(meta.get("options", {}).get("method", h.method)),
-        "task": str(task.get("task", "classification")),
-        "dataset": str(task["dataset"]),
-        "partition": split_text(str(task["partition"])),
-        "clients": int(task["clients"]),
+        "label": meta.get("label") or h.method,
+        "method": meta.get("options", {}).get("method", h.method),
+        "task": task.get("task", "classification"),
+        "dataset": task["dataset"],
+        "partition": split_text(task["partition"]),
+        "clients": task["clients"],
         "network": str(task.get("network")),
-        "seed": int(task.get("seed", 0)),
+        "seed": task.get("seed", 0),
         "rounds": len(h),
-        "measure": str(h.measure),
+        "measure": h.measure,
         **h.reached,
         "chosen on": h.chosen_on,
         "loss": h.final["loss"],
     }
     for name, value in h.final.items():
         if name not in COLUMNS and isinstance(value, float):
-            run[name] = value
-    run["hours"] = float(origin.get("seconds") or h.seconds.sum()) / 3600
+            row[name] = value
+    row["hours"] = float(origin.get("seconds") or h.seconds.sum()) / 3600
     for name in ("commit", "date", "hardware", "command"):
-        run[name] = origin.get(name, "")
-    rounds = []
+        row[name] = origin.get(name, "")
+    return row
+
+
+def round_rows(h: History) -> list[Line]:
+    """The rows of a run's rounds: their numbers, and how many clients took part and
+    were refused."""
+    rows = []
     for row in h.rows:
-        entry = {k: v for k, v in row.items() if isinstance(v, int | float | None)}
-        for name in ("bytes_up", "bytes_down", "seconds"):
-            entry[name] = 0 + row[name]  # an error for what is no number
-        for name in ("clients", "refused"):
-            entry[name] = len(row.get(name, ()))
-        rounds.append(entry)
-    return run, rounds
-
-
-def _title(path: Path) -> str:
-    """A file's name as people type it; that of a book's file begins at the checkout."""
-    root = data_path()
-    inside = path.is_relative_to(root)
-    return (Path("data", path.relative_to(root)) if inside else path).as_posix()
+        numbers = {k: v for k, v in row.items() if isinstance(v, int | float | None)}
+        counts = {name: len(row.get(name, ())) for name in ("clients", "refused")}
+        rows.append(numbers | counts)
+    return rows
 
 
 @lru_cache

@@ -1,6 +1,7 @@
 """The server's part: the rounds of the method that the run config names."""
 
 import logging
+from typing import Any
 
 import fedlearn as fl
 from fedlearn.checkpoint import apart, write_tensors
@@ -15,14 +16,14 @@ app = ServerApp()
 SHOWN = ("round", "accuracy", "loss", "refused", "unevaluated", "untaken")
 
 
-def log(row, state):
+def log(row: dict[str, Any], state: Any) -> None:
     """A line in Flower's log for each round."""
     values = [f"{name} {row[name]}" for name in SHOWN if row[name] not in (None, {})]
     logging.getLogger("flwr").info(", ".join(values))
 
 
 @app.main()
-def main(grid, context):
+def main(grid: Any, context: Any) -> None:
     config = context.run_config
     e = experiment(config)
     history = fl.run(
