@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -92,13 +92,13 @@ class Job:
 
     def head(self) -> dict[str, str]:
         """What has to be equal at server and client, as texts."""
-        about = describe(self.method, self.task, self.settings, self.threads)
+        entries = describe(self.method, self.task, self.settings, self.threads)
         threads = "one" if self.threads == 1 else "several"
         head = {"method": self.method.name, "threads": threads}
         for group in ("parts", "task", "settings"):
-            for name, value in about[group].items():
+            for name, value in entries[group].items():
                 head[f"{group}.{name}"] = str(value)
-        for name, digest in about["data"].items():
+        for name, digest in entries["data"].items():
             head[f"data.{name} (a hash)"] = str(digest)
         return head
 
@@ -141,41 +141,33 @@ def _reply(find, message, context):
 
 def _answer(job, k, question, context):
     """The values of a reply."""
+    from flwr.app import ConfigRecord
+
     kind = question["question"]
     if kind == JOIN:
         return {"client": k} | job.head()
     t = question["round"]
-    message = question["message"]
-    device = job.task.device
-    if "memory" in question:
-        memory = _unpack(question["memory"], device)
-        answer = _compute(job, t, k, kind, message, memory)
-        return {"message": answer, "memory": _pack(memory)}
-    from flwr.app import ConfigRecord
-
-    stored = context.state.get(RECORD, {})
-    last = stored.get("round", 0)
     seen = question["last seen"]
+    stored = context.state.get(RECORD, {})  # empty in a simulation
+    last = stored.get("round", 0)
     # the memory after the last answer is valid if that answer counted, and as long as
     # its round lasts; otherwise the memory before it
     valid = last == seen or (last == t and kind != EVALUATE)
     before = stored.get("memory" if valid else "before", b"")
-    memory = _unpack(before, device)
-    answer = _compute(job, t, k, kind, message, memory)
+    memory = _unpack(question.get("memory", before), job.task.device)
+    with local.threads(job.threads, job.settings.precision):
+        answer = job.side.answer(t, k, kind, question["message"], memory)
+    if "memory" in question:
+        return {"message": answer, "memory": _pack(memory)}
     if last < seen and job.side.remembers and (memory or kind == EVALUATE):
         raise WireError(
             f"Client {k} was started anew: its memory of round {seen} is lost."
         )
     if kind != EVALUATE:  # an evaluation changes no memory
-        notes = {"memory": _pack(memory), "round": t}
-        notes["before"] = stored["before"] if last == t else before
+        before = stored["before"] if last == t else before
+        notes = {"memory": _pack(memory), "round": t, "before": before}
         context.state[RECORD] = ConfigRecord(notes)
     return {"message": answer}
-
-
-def _compute(job, t, k, kind, message, memory):
-    with local.threads(job.threads, job.settings.precision):
-        return job.side.answer(t, k, kind, message, memory)
 
 
 def _pack(tensors: Tensors) -> bytes:
@@ -284,8 +276,13 @@ class Nodes:
             raise WireError(
                 f"Client {k} was turned away: it is already here, as another node."
             )
-        if difference := _differences(self.job.head(), values):
-            raise WireError(f"Client {k} was turned away: {difference}.")
+        differences = [
+            f"{name} is {values.get(name)} there and {value} here"
+            for name, value in self.job.head().items()
+            if values.get(name) != value
+        ]
+        if differences:
+            raise WireError(f"Client {k} was turned away: {'; '.join(differences)}.")
         return k
 
     def exchange(
@@ -350,16 +347,6 @@ class Nodes:
                 self.check()
                 time.sleep(self.pause)
         return answers
-
-
-def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
-    """The entries in which two heads differ."""
-    texts = [
-        f"{name} is {client.get(name)} there and {value} here"
-        for name, value in server.items()
-        if client.get(name) != value
-    ]
-    return "; ".join(texts)
 
 
 def _open(reply: Any) -> dict[str, Any] | WireError:
@@ -475,7 +462,7 @@ class Simulation:
 
         def play():
             try:
-                app = client_app(_fetch)
+                app = client_app(lambda question, context: _load(question["job"]))
                 backend = {"client_resources": self.resources}
                 run_simulation(server, app, clients, backend_config=backend)
             except BaseException as error:
@@ -518,14 +505,10 @@ def publish(client: Any, threads: int) -> bytes:
 
 @lru_cache(1)
 def _load(address: bytes) -> Job:
+    """In a worker: the run that was published."""
     import ray
 
     return ray.get(ray.cloudpickle.loads(address))
-
-
-def _fetch(question: Any, context: Any) -> Job:
-    """In a worker: the run that was published."""
-    return _load(question["job"])
 
 
 def start_ray(cpus: int | None = None) -> None:

@@ -81,9 +81,9 @@ class Stacked(OneByOne):
         """Download, training and upload of several clients; only training is common."""
         side = self.side
         memories = {k: self.recall(k) for k in messages}
-        contexts = [
-            side.download(t, k, data, memories[k]) for k, data in messages.items()
-        ]
+        contexts = []
+        for k, data in messages.items():
+            contexts.append(side.download(t, k, data, memories[k]))
         if self._stack is None:
             self._stack = stack(side.net, self.together)
         net = narrow(self._stack, 0, len(contexts))
@@ -222,7 +222,8 @@ def in_order_of_use(plan: list[Step], sizes: list[int]) -> tuple[Tensor, Tensor]
     for at, first, last, counts in plan:
         row = torch.arange(at, at + counts[0])[:, None]
         count = n[first:last]
-        use.append((starts[first:last] + row.minimum(count - 1)).flatten())
+        sample = starts[first:last] + row.minimum(count - 1)
+        use.append(sample.flatten())
         padding.append((row >= count).flatten())
     return torch.cat(use), torch.cat(padding)
 
@@ -304,7 +305,8 @@ class _Padded(torch.autograd.Function):
         axes = [0, *range(2, x.dim())]
         wide = (-1, *[1] * (x.dim() - 2))
         mean = (x * real).sum(axes) / n
-        var = ((x - mean.view(wide)) * real).square_().sum(axes) / n
+        centred = (x - mean.view(wide)) * real
+        var = centred.square_().sum(axes) / n
         scale = mean.new_ones(mean.shape) if weight is None else weight
         # outputs that are attributes of ctx would never be freed
         ctx.save_for_backward(x, scale, real, n, mean, var)
@@ -325,7 +327,8 @@ class _Padded(torch.autograd.Function):
         slope = dw * invstd
         at_zero = scale * (db - mean * slope)
         slope = scale * slope
-        dx -= torch.addcmul(at_zero.view(ctx.wide), x, slope.view(ctx.wide)) * real
+        line = torch.addcmul(at_zero.view(ctx.wide), x, slope.view(ctx.wide))
+        dx -= line * real
         _, scales, shifts, *_ = ctx.needs_input_grad  # either may be frozen
         return dx, dw if scales else None, db if shifts else None, None, None, None
 
@@ -339,7 +342,8 @@ def _padding(
     each = torch.tensor(rows, device=device).repeat_interleave(channels)
     real = torch.arange(batch, device=device)[:, None] < each
     real = real.to(dtype).view(*real.shape, *[1] * len(image))
-    return real, (each * prod(image)).to(dtype)
+    n = each * prod(image)
+    return real, n.to(dtype)
 
 
 class _Norm:
@@ -655,7 +659,8 @@ def _losses(net: nn.Module, method: Any, ctx: Context, batch: Batch) -> Tensor:
     params = local.trainable(net)
     state = method.optimizer.init(params, ctx)
     loss = method.objective.begin(net, ctx)
-    with rng.scope(ctx.task.seed, "dropout", 1, *clients, device=ctx.task.device):
+    task = ctx.task
+    with rng.scope(task.seed, "dropout", 1, *clients, device=task.device):
         before = loss(net, batch)
         local.step(before, params, method.optimizer, state)
         return torch.stack([before, loss(net, batch)]).detach()

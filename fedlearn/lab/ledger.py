@@ -123,7 +123,11 @@ def table(paper: str) -> "pd.DataFrame":
     with extra("plot"):
         import pandas as pd
 
-    rows = [{"read": "", **r.claim, "computed": show(r.computed)} for r in audit(paper)]
+    rows = []
+    for result in audit(paper):
+        row = {"read": "", **result.claim}
+        row["computed"] = show(result.computed)
+        rows.append(row)
     frame = pd.DataFrame(rows).set_index("id").fillna("")
     frame["printed"] += frame["read"].map(lambda text: text and f" (read: {text})")
     return frame[["where", "printed", "formula", "computed", "verdict", "why"]]
@@ -173,15 +177,18 @@ def quotient(a: str, b: str) -> tuple[float, ...]:
     """Of two printed numbers: (low, middle, high) for what they may round."""
     x, half_x = printed_digits(a)
     y, half_y = printed_digits(b)
-    return (x - half_x) / (y + half_y), x / y, (x + half_x) / (y - half_y)
+    low = (x - half_x) / (y + half_y)
+    high = (x + half_x) / (y - half_y)
+    return low, x / y, high
 
 
 def chi2_per_dof(counts: Sequence[Sequence[int]]) -> float:
     """Pearson's chi-square over its degrees of freedom: about 1 for one population."""
     observed = np.array(counts)
     expected = observed.sum(1, keepdims=True) * observed.sum(0) / observed.sum()
-    freedom = np.prod(np.array(observed.shape) - 1)
-    return float(((observed - expected) ** 2 / expected).sum() / freedom)
+    chi2 = ((observed - expected) ** 2 / expected).sum()
+    rows, columns = observed.shape
+    return float(chi2 / ((rows - 1) * (columns - 1)))
 
 
 @cache
@@ -194,7 +201,9 @@ def generated(bound: float, steps: int = 400) -> tuple[float, float]:
     middle = (np.arange(steps) + 0.5) / steps  # integrals are sums over midpoints
     w, beta = bound * middle[:, None], 2 + 8 * middle
     power = float((w**beta).mean())
-    return power / (power + (0.00001 + 0.1) / 2), float((beta * w ** (beta - 1)).mean())
+    slope = float((beta * w ** (beta - 1)).mean())
+    alpha = (0.00001 + 0.1) / 2
+    return power / (power + alpha), slope
 
 
 @cache
