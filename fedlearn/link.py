@@ -31,7 +31,7 @@ SPEED = {
     "GB": 8e9,
 }
 LATENCY = {"ms": 1e-3, "s": 1.0, "min": 60.0}
-QUANTITY = re.compile(r"\s*(\d+\.?\d*(?:e[-+]?\d+)?)\s*([A-Za-z]+)(?:/s)?\s*")
+QUANTITY = re.compile(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+)(?:/s)?\s*")
 
 # Speeds as seen from a client, latency as a round trip: the arguments of ``time``.
 PRESETS: dict[str, dict[str, Any]] = {

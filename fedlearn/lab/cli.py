@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Words = argparse.Namespace  # what was typed
 # fields of an experiment whose option may be repeated, and so has another name
 SINGULAR = {"options": "option", "metrics": "metric"}
+AXES = dict.fromkeys(("rounds", "bytes", "seconds"))
+IMAGES = dict.fromkeys(("png", "svg", "pdf", "jpg"))
 
 # a line an argument: its name with a default behind "=", its type, and help
 EXPERIMENTS = """
@@ -33,10 +35,8 @@ EXPERIMENTS = """
                              a file a run
 --no-progress         flag   no progress bar, and no lines in a log
 --plot                text   draw the accuracies into this image file
---against=bytes       text   axis of --plot: rounds, bytes, seconds or minutes
+--against=bytes       text   axis of --plot: rounds, bytes or seconds
 --link                text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
---uplink              text   a client's speed up, such as 1Mbit (a second)
---downlink            text   a client's speed down, such as 10Mbit
 --jobs=1              value  runs at a time, each in a process of its own
 """
 COST = """
@@ -176,13 +176,15 @@ def compare(words: Words, several: bool = True) -> None:
     A method may have options behind a colon, each with one value or several, which are
     all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with
     each of them, and mean and standard deviation are shown."""
+    from .. import link
+
     runs = experiments(words)
     words.several = several
     check_whole("jobs", words.jobs)
     for e in runs:
         e.make_method()  # errors are raised before the first run
     runs[0].make_task()
-    speeds = speeds_of(words)
+    speeds = pick(words.link, link.PRESETS, "link") if words.link else {}
     check_files(words, runs)
     if words.jobs > 1:
         with extra("lab"):
@@ -193,27 +195,6 @@ def compare(words: Words, several: bool = True) -> None:
     else:
         histories = [run_one(e, words) for e in runs]
     report(runs, histories, words, speeds)
-
-
-def speeds_of(words: Words) -> dict[str, Any]:
-    """The arguments of ``link.time``; empty without a link."""
-    from .. import link
-
-    speeds = dict(pick(words.link, link.PRESETS, "link")) if words.link else {}
-    typed = {"up": words.uplink, "down": words.downlink}
-    speeds |= {name: text for name, text in typed.items() if text}
-    if not speeds:
-        if words.against == "minutes":
-            raise ValueError(
-                "Minutes need a link: --link LTE, or --uplink and --downlink."
-            )
-        return {}
-    if "up" not in speeds or "down" not in speeds:
-        raise ValueError(
-            "A link has two speeds: --uplink and --downlink, or --link LTE."
-        )
-    link.check(**speeds)
-    return speeds
 
 
 def check_files(words: Words, runs: list[Experiment]) -> None:
@@ -231,11 +212,11 @@ def check_files(words: Words, runs: list[Experiment]) -> None:
         paths += [file_of(words.save, words, e), file_of(words.checkpoint, words, e)]
     for path in filter(None, paths):
         check_writable(path)
+    pick(words.against, AXES, "axis")
     if words.plot:
-        from .. import plot
-
-        plot.check_image(words.plot)
-        pick(words.against, plot.AXES, "axis")
+        pick(Path(words.plot).suffix[1:], IMAGES, "image type")
+        with extra("plot"):
+            import matplotlib  # noqa: F401  before the runs, not after
 
 
 def file_of(name: str | None, words: Words, e: Experiment) -> Path | None:
@@ -310,9 +291,8 @@ def report(
         from .. import plot
 
         names = list(labels)
-        link = speeds or None
-        axes = plot.compare(labels.values(), words.against, labels=names, link=link)
-        plot.save(axes.figure, words.plot)
+        axes: Any = plot.compare(labels.values(), words.against, labels=names)
+        axes.figure.savefig(words.plot, dpi=150)
 
 
 def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:

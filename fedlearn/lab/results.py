@@ -8,6 +8,7 @@ moves them into ``data``.
 
 import gzip
 import hashlib
+import json
 import math
 import re
 import shlex
@@ -24,7 +25,7 @@ import numpy as np
 from ..data import partition as partitions
 from ..data.sources import data_path
 from ..errors import extra
-from ..files import from_json, to_json, write_atomically
+from ..files import to_json, write_atomically
 from ..history import COLUMNS, MEASURES, History
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ def read(path: Path) -> list[Line]:
     """The lines of a file: packed, or JSON of a history or of several."""
     if path.name.endswith(PACKED):
         texts = gzip.decompress(path.read_bytes()).decode().splitlines()
-        lines = [from_json(text) for text in texts]
+        lines = [json.loads(text) for text in texts]
     else:
-        data = from_json(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
         lines = data if isinstance(data, list) else [data]
     for line in lines:
         if "experiment" in line and line["hash"] != hash_of(line["experiment"]):

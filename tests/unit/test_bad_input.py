@@ -70,11 +70,8 @@ REFUSED = """
     compare fedavg fedavg ~ of its own
     compare fedavg:lr=0.1/0.3 --lr 0.2 ~ lr is stated twice
     compare fedavg --jobs 0 ~ jobs
-    compare fedavg --uplink 1Mbit ~ two speeds
     compare fedavg --link 4G ~ LoRaWAN
-    compare fedavg --uplink 1.5.2Mbit --downlink 1Mbit ~ units
-    run fedavg --plot x.png --against minutes ~ Minutes need a link
-    run fedavg --plot x.png --against time ~ axis 'time'
+    run fedavg --against minutes ~ axis 'minutes'
     run fedavg --out leaf ~ leaf is a folder
     run fedavg --out . ~ . is a folder
     run fedavg --plot mine.py/x.png ~ mine.py is no folder

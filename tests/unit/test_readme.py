@@ -47,7 +47,6 @@ SHOWS = {
         "both.png",
     ],
     "rpn:share=0.25/0.5/1": ["fedavg ", "rpn share=0.25 ", "rpn share=1 ", " ± "],
-    "--uplink 1Mbit": ["minutes"],
     "--link LTE": ["minutes"],
     "--task detection": ["mAP@0.5"],
     "--task segmentation": ["mIoU"],
