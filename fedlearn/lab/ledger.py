@@ -67,8 +67,10 @@ def audit(
     >>> [(r.computed, r.verdict) for r in audit(claims=[claim])]
     [(9.0, 'matches')]
     """
-    entries = load() if claims is None else claims
-    results = [recompute(entry) for entry in entries if paper in (None, entry["paper"])]
+    entries = list(load() if claims is None else claims)
+    if paper is not None:
+        entries = [entry for entry in entries if entry["paper"] == paper]
+    results = [recompute(entry) for entry in entries]
     problems = [f"{r.claim['id']}: {r.problem}" for r in results if r.problem]
     if strict and problems:
         lines = "\n".join(problems)
@@ -108,12 +110,15 @@ def verdict_of(value: str | bool | None, computed: Any) -> str:
     if isinstance(value, bool):
         return "matches" if computed is value else "inconsistent"
     printed, half = printed_digits(value)
-    low, middle, high = computed if isinstance(computed, tuple) else (computed,) * 3
+    if not isinstance(computed, tuple):
+        computed = (computed, computed, computed)
+    low, middle, high = computed
     if abs(middle - printed) <= 1e-9 * abs(printed):
         return "matches"
     rounded = low - half <= printed <= high + half
     if printed < 0:  # digits are cut off towards zero
-        printed, low, high = -printed, -high, -low
+        printed = -printed
+        low, high = -high, -low
     cut = printed <= high and low < printed + 2 * half
     return "rounding" if rounded or cut else "inconsistent"
 
@@ -136,8 +141,9 @@ def table(paper: str) -> "pd.DataFrame":
 def counts(results: Iterable[Result]) -> dict[str, int]:
     """How many claims have each verdict, readings left out; those that are absent count
     0."""
-    each = Counter(r.verdict for r in results if "reading_of" not in r.claim)
-    return {verdict: each[verdict] for verdict in VERDICTS if verdict != "rejected"}
+    claims = [r for r in results if "reading_of" not in r.claim]
+    number = Counter(r.verdict for r in claims)
+    return {verdict: number[verdict] for verdict in VERDICTS[:-1]}
 
 
 def report(results: Sequence[Result]) -> str:
@@ -160,10 +166,13 @@ def report(results: Sequence[Result]) -> str:
 
 def show(computed: Any) -> str:
     """A computed value as text: 1,183,242; 342.99; yes; 2.659 (2.64 to 2.679)."""
-    if computed is None or isinstance(computed, bool):
-        return {None: "", True: "yes", False: "no"}[computed]
+    if computed is None:
+        return ""
+    if isinstance(computed, bool):
+        return "yes" if computed else "no"
     if isinstance(computed, tuple):
-        return f"{computed[1]:.4g} ({computed[0]:.4g} to {computed[2]:.4g})"
+        low, middle, high = computed
+        return f"{middle:.4g} ({low:.4g} to {high:.4g})"
     return f"{computed:,}" if isinstance(computed, int) else f"{computed:.5g}"
 
 
@@ -199,7 +208,8 @@ def generated(bound: float, steps: int = 400) -> tuple[float, float]:
     the base kernel.
     """
     middle = (np.arange(steps) + 0.5) / steps  # integrals are sums over midpoints
-    w, beta = bound * middle[:, None], 2 + 8 * middle
+    w = bound * middle[:, None]
+    beta = 2 + 8 * middle
     power = float((w**beta).mean())
     slope = float((beta * w ** (beta - 1)).mean())
     alpha = (0.00001 + 0.1) / 2

@@ -120,12 +120,12 @@ class Run:
     def row(self) -> Line:
         """What a table shows of the run."""
         e = self.experiment
-        task = "" if e.task == "classification" else f"{e.task} "
         return {
             "kind": self.kind,
             "file": self.folder,
             "row": self.label,
-            "data": task + e.dataset,
+            "task": e.task,
+            "data": e.dataset,
             "partition": e.partition,
             "seed": e.seed,
         }
@@ -454,8 +454,10 @@ def reproduce(
     lines = stored(listed)
     histories: dict[str, list[History]] = {}
     for run in listed:
-        name = f"{run.label} {run.row['data']} {run.row['partition']}"
-        histories.setdefault(name, []).append(History.from_dict(lines[run.key]))
+        values = [run.row[name] for name in ("row", "task", "data", "partition")]
+        histories.setdefault(" ".join(values), []).append(
+            History.from_dict(lines[run.key])
+        )
     return results.summary(histories)
 
 
