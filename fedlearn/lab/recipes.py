@@ -455,9 +455,8 @@ def reproduce(
     histories: dict[str, list[History]] = {}
     for run in listed:
         values = [run.row[name] for name in ("row", "task", "data", "partition")]
-        histories.setdefault(" ".join(values), []).append(
-            History.from_dict(lines[run.key])
-        )
+        history = History.from_dict(lines[run.key])
+        histories.setdefault(" ".join(values), []).append(history)
     return results.summary(histories)
 
 
