@@ -276,11 +276,12 @@ def report(
     from ..files import to_json, write_text
     from .results import provenance
 
+    origin = provenance()
     labels: dict[str, list[History]] = {}
     for e, history in zip(runs, histories, strict=True):
         rate = {} if e.lr is None else {"lr": e.lr}
         history.meta["options"] = {**e.options, **rate, "method": e.method}
-        history.meta |= {"label": e.label, "provenance": provenance()}
+        history.meta |= {"label": e.label, "provenance": origin}
         labels.setdefault(e.label, []).append(history)
     data = [history.to_dict() for history in histories]
     text = to_json(data if len(data) > 1 else data[0], indent=1)
