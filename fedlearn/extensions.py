@@ -3,6 +3,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
@@ -36,6 +37,14 @@ def find(name: Any, options: Mapping[str, Any], noun: str) -> Any:
         ) from error
     public = {name: x for name, x in vars(module).items() if callable(x)}
     return pick(attribute, public, f"{noun} in {place}")
+
+
+def check_call(function: Any, name: Any, options: Mapping[str, Any]) -> None:
+    """``ValueError`` unless ``function(**options)`` has the arguments that it needs."""
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"{name} cannot be called: {error}.") from None
 
 
 def load_file(path: Path) -> ModuleType:

@@ -36,7 +36,6 @@ LOOKS = {
     "signsgd": 4,
     "qsgd": 5,
 }
-IMAGES = dict.fromkeys(("png", "jpg", "pdf", "svg"))  # the types of files
 AXES = {
     "rounds": "round",
     "bytes": "bytes up and down, all clients",

@@ -141,7 +141,6 @@ def results_of(runs, title):
     from fedlearn.book import setup, show
     from fedlearn.lab.results import spread
 
-    runs = runs[~runs["file"].str.endswith("_bytes.json")]  # runs that only count bytes
     if runs.empty:
         return NO_RUN
     rows = []

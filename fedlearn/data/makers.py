@@ -567,7 +567,9 @@ def find(data: Any) -> Source:
     if isinstance(data, str):
         path = "/" in data or "." in data or Path(data).exists()
         if ".py:" in data:
-            data = extensions.find(data, {}, "data set")()
+            maker = extensions.find(data, {}, "data set")
+            extensions.check_call(maker, data, {})
+            data = maker()
         elif data in images.SETS or not path:
             data = images.load(data)
     if not isinstance(data, Source):

@@ -1,12 +1,16 @@
-"""The same methods past one process: Flower carries the bytes, and nothing else changes::
+"""Clients in other processes: Flower carries the bytes, and nothing else changes::
 
     history = fl.run("rpn", task, engine="flower")         # worker processes, Flower's simulation
     flwr run flower_app --run-config "method='rpn'"        # Flower's own programs, on any machines
 
-``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``server_app`` and ``client_app`` make a
-Flower app. What a client keeps between rounds is in ``context.state``, with what it kept before:
-the next question says whether its last answer counted. In a simulation it travels with the
-messages, uncounted, so that checkpoints hold it. Flower is imported where it is used."""
+``Simulation`` and ``Nodes`` are engines of ``fl.run``; ``client_app`` makes the app that
+answers them. Flower is imported where it is used.
+
+A node stores a client's memory in ``context.state``, together with the memory of the
+round before. The next question says whether the last answer counted, and so which of
+the two is valid. In a simulation the memory travels with the messages instead, uncounted,
+so that checkpoints contain it.
+"""
 
 import logging
 import os
@@ -15,64 +19,66 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from importlib import metadata
 from typing import Any
 
-from ..checkpoint import apart, write_tensors
-from ..core import EVALUATE, Method, Tensors, local, run
+from ..checkpoint import apart
+from ..core import EVALUATE, Method, Tensors, local
 from ..errors import StartError, WireError
 from ..extensions import FILES
 from ..history import describe
-from ..lab.experiment import Experiment, read_pairs
 from ..settings import Settings
 
-OLDEST, BEFORE = (1, 41), (2, 0)  # versions of Flower
+OLDEST = (1, 41)  # the first version of Flower that works
+BEFORE = (2, 0)  # the first that does not
 RECORD = "fedlearn"  # the name of the one record in a message
-JOIN = (
-    "join"  # asked of a node before anything else: which client it is, and of which run
-)
-DATA = "data."  # begins the names of the hashes in a head
-# Nothing leaves the machine that was not asked for. Flower and Ray read these when imported.
+JOIN = "join"  # the first question to a node: which client it is, and of which run
+# Flower and Ray read these when they are imported: no reports to their makers
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# Seconds for Ray to start, and tries: it gives itself half a minute, too little on a busy machine.
-LIMIT, STARTS = 120.0, 4
-DAY = 86400.0
+# Ray gives itself half a minute to start, too little on a busy machine
+LIMIT = 120.0  # seconds
+STARTS = 4  # attempts
+DAY = 86400.0  # seconds
 DEAD = re.compile(
     "ActorDied|RayActorError|ActorUnavailable|WorkerCrashed|OutOfMemoryError"
 )
 
 
 def require() -> str:
-    """The version of Flower, which from now on is quiet; ``ImportError`` for an unknown one."""
+    """The version of Flower; ``ImportError`` for a version that does not work."""
     try:
         version = metadata.version("flwr")
     except metadata.PackageNotFoundError:
         raise ImportError(
-            "Flower is not installed in this environment: make puts it into .venv-flower; by hand, "
-            'pip install ".[flower]" in the folder of the repository.'
+            "Flower is not installed in this environment: make puts it into "
+            '.venv-flower; by hand, pip install ".[flower]" in the folder of the '
+            "repository."
         ) from None
     if not OLDEST <= tuple(map(int, re.findall(r"\d+", version)[:2])) < BEFORE:
         raise ImportError(
-            f"Flower {version} is installed; fedlearn works with {OLDEST[0]}.{OLDEST[1]} or newer, "
-            f"before {BEFORE[0]}."
+            f"Flower {version} is installed; fedlearn works with "
+            f"{OLDEST[0]}.{OLDEST[1]} or newer, before {BEFORE[0]}."
         )
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     return version
 
 
+# ---- a client ------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Job:
-    """What both sides of a run hold before the first byte."""
+    """What server and client both hold before the first message."""
 
     method: Method
     task: Any
@@ -84,56 +90,28 @@ class Job:
         """The clients of the run."""
         return self.method.client_side(self.task, self.settings)
 
-    @classmethod
-    def of(cls, client: Any, threads: int) -> "Job":
-        """The job of the clients of a run."""
-        return cls(client.method, client.task, client.settings, threads)
-
     def head(self) -> dict[str, str]:
-        """What has to be equal on both sides, as texts."""
-        about = describe(self.method, self.task, self.settings, self.threads)
-        both = {
-            "method": self.method.name,
-            "threads": "one" if self.threads == 1 else "several",
-        }
-        both |= {
-            f"{g}.{n}": v
-            for g in ("parts", "task", "settings")
-            for n, v in about[g].items()
-        }
-        both |= {f"{DATA}{n} (a hash)": v for n, v in about["data"].items()}
-        return {name: str(value) for name, value in both.items()}
+        """What has to be equal at server and client, as texts."""
+        entries = describe(self.method, self.task, self.settings, self.threads)
+        threads = "one" if self.threads == 1 else "several"
+        head = {"method": self.method.name, "threads": threads}
+        for group in ("parts", "task", "settings"):
+            for name, value in entries[group].items():
+                head[f"{group}.{name}"] = str(value)
+        for name, digest in entries["data"].items():
+            head[f"data.{name} (a hash)"] = str(digest)
+        return head
 
 
-def experiment(config: Mapping[str, Any]) -> Experiment:
-    """The run that a run config states; an empty text is the default, texts stand for lists."""
-    known = {f.name for f in fields(Experiment)}
-    stated = {
-        name: value for name, value in config.items() if name in known and value != ""
-    }
-    for name in {"augment", "metrics"} & stated.keys():
-        stated[name] = tuple(stated[name].split())
-    if "options" in stated:
-        stated["options"] = read_pairs(tuple(stated["options"].split()))
-    return Experiment(**stated)
+def client_app(find: Callable[[Any, Any], Job]) -> Any:
+    """A Flower ``ClientApp``.
 
-
-def client_app(task: Callable[[Any], Any] | None = None) -> Any:
-    """A Flower ``ClientApp`` for the run that the run config states; a node's ``partition-id`` is
-    its client. ``task(context)`` makes a task of a client's own data."""
-
-    def find(question: Any, context: Any) -> Job:
-        e = experiment(context.run_config)
-        method, data = e.make_method(), task(context) if task else e.make_task()
-        net = local.initial_network(method, data)
-        threads = e.threads or local.good_threads(net, data, e.batch_size)
-        return Job(method, data, e.settings, threads)
-
-    return _client_app(find)
-
-
-def _client_app(find: Callable[[Any, Any], Job]) -> Any:
-    """``find``: (record of a message, Flower's context) -> the run, as this process holds it."""
+    Parameters
+    ----------
+    find : function
+        (record of the server's message, Flower's context) -> the ``Job`` of this process.
+        The node's ``partition-id`` is its client.
+    """
     require()
     from flwr.clientapp import ClientApp
 
@@ -143,57 +121,52 @@ def _client_app(find: Callable[[Any, Any], Job]) -> Any:
 
 
 def _reply(find, message, context):
-    """A Flower message -> the reply to it."""
+    """The reply to a Flower message."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    question, k = (
-        message.content[RECORD],
-        context.node_config.get("partition-id", "absent"),
-    )
+    question = message.content[RECORD]
+    k = context.node_config.get("partition-id", "absent")
     try:
         values = _answer(find(question, context), k, question, context)
     except WireError as error:
         values = {"refused": str(error)}
     except Exception as error:
-        # in a simulation it ends the run, of a node elsewhere only its answer is lost
-        simulated = "memory" in question
-        text = (
-            traceback.format_exc() if simulated else f"{type(error).__name__}: {error}"
-        )
-        values = {"raised" if simulated else "refused": f"Client {k} raised {text}"}
+        # ends the run of a simulation, and costs another node only its answer
+        if "memory" in question:
+            values = {"raised": f"Client {k} raised {traceback.format_exc()}"}
+        else:
+            values = {"refused": f"Client {k} raised {type(error).__name__}: {error}"}
     return Message(RecordDict({RECORD: ConfigRecord(values)}), reply_to=message)
 
 
 def _answer(job, k, question, context):
+    """The values of a reply."""
     from flwr.app import ConfigRecord
 
-    kind, simulated = question["question"], "memory" in question
+    kind = question["question"]
     if kind == JOIN:
         return {"client": k} | job.head()
-    stored, seen = (
-        question if simulated else context.state.get(RECORD, {}),
-        question["last seen"],
-    )
-    last, t = stored.get("round", 0), question["round"]
-    # what a node kept last is the client's own once its answer counted, and as long as the round
-    # goes on; if it did not count, what was kept before is
-    counted = simulated or last == seen or (last == t and kind != EVALUATE)
-    kept = stored.get("memory" if counted else "before", b"")
-    memory = _unpack(kept, job.task.device)
+    t = question["round"]
+    seen = question["last seen"]
+    stored = context.state.get(RECORD, {})  # empty in a simulation
+    last = stored.get("round", 0)
+    # the memory after the last answer is valid if that answer counted, and as long as
+    # its round lasts; otherwise the memory before it
+    valid = last == seen or (last == t and kind != EVALUATE)
+    before = stored.get("memory" if valid else "before", b"")
+    memory = _unpack(question.get("memory", before), job.task.device)
     with local.threads(job.threads, job.settings.precision):
         answer = job.side.answer(t, k, kind, question["message"], memory)
-    lost = not simulated and last < seen
-    if lost and job.side.remembers and (memory or kind == EVALUATE):
-        raise WireError(
-            f"Client {k} was started anew: what it kept in round {seen} is lost."
-        )
-    if kind == EVALUATE:  # which changes nothing
-        return {"message": answer}
-    if simulated:
+    if "memory" in question:
         return {"message": answer, "memory": _pack(memory)}
-    before = stored["before"] if last == t else kept
-    notes = {"memory": _pack(memory), "round": t, "before": before}
-    context.state[RECORD] = ConfigRecord(notes)
+    if last < seen and job.side.remembers and (memory or kind == EVALUATE):
+        raise WireError(
+            f"Client {k} was started anew: its memory of round {seen} is lost."
+        )
+    if kind != EVALUATE:  # an evaluation changes no memory
+        before = stored["before"] if last == t else before
+        notes = {"memory": _pack(memory), "round": t, "before": before}
+        context.state[RECORD] = ConfigRecord(notes)
     return {"message": answer}
 
 
@@ -209,44 +182,23 @@ def _unpack(data: bytes, device: Any) -> Tensors:
     return {n: x.to(device) for n, x in load(data).items()} if data else {}
 
 
-def server_app() -> Any:
-    """A Flower ``ServerApp`` for the run that the app's run config states."""
-    require()
-    from flwr.serverapp import ServerApp
-
-    app = ServerApp()
-    app.main()(_serve)
-    return app
-
-
-def _serve(grid, context):
-    config = context.run_config
-    e = experiment(config)
-    engine = Nodes(
-        grid, float(config.get("wait", 600)), float(config.get("timeout", 600))
-    )
-
-    def log(row, state):
-        names = "round", "accuracy", "loss", "refused", "unevaluated", "untaken"
-        about = ", ".join(f"{n} {row[n]}" for n in names if row[n] not in (None, {}))
-        logging.getLogger("flwr").info(about)
-
-    options = vars(e.settings) | {
-        "threads": e.threads,
-        "engine": engine,
-        "on_round": log,
-    }
-    history = run(e.make_method(), e.make_task(), e.rounds, progress=False, **options)
-    if config.get("out"):
-        history.to_json(config["out"])
-    if config.get("model"):
-        write_tensors(config["model"], apart(history.state or {}))
+# ---- the server ----------------------------------------------------------------------
 
 
 class Nodes:
-    """The nodes that a Flower grid reaches, as an engine of ``fl.run`` and the clients of its run.
-    ``wait``, ``timeout``: seconds for clients to join, and to answer. ``simulated``: how workers
-    find the run; ``check`` raises if Flower has ended."""
+    """The nodes that a Flower grid reaches: an engine of ``fl.run``, and its clients.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        What Flower hands to the main function of a ``ServerApp``.
+    wait, timeout : float
+        Seconds for clients to join, and to answer.
+    simulated : bytes, optional
+        How the workers of a simulation find the run.
+    check : function
+        Raises if Flower has ended.
+    """
 
     def __init__(
         self,
@@ -256,47 +208,47 @@ class Nodes:
         simulated: bytes | None = None,
         check: Callable[[], object] = lambda: None,
     ) -> None:
-        self.grid, self.wait, self.timeout, self.check = grid, wait, timeout, check
-        self.common = (
-            {} if simulated is None else {"job": simulated}
-        )  # in every message
-        self.pause = 0.01 if simulated else 0.5  # seconds between two looks
+        self.grid = grid
+        self.wait = wait
+        self.timeout = timeout
+        self.common = {"job": simulated} if simulated else {}  # in every message
+        self.pause = 0.01 if simulated else 0.5  # seconds between two polls
+        self.check = check
 
     @contextmanager
     def connect(self, client: Any, threads: int) -> Iterator["Nodes"]:
         """The clients of one run."""
-        self.job = Job.of(client, threads)
         self.about = {"name": "flower", "flower": require()}  # for the history
-        self.memories: dict[
-            int, Tensors
-        ] = {}  # what clients keep; only in a simulation
+        self.job = Job(client.method, client.task, client.settings, threads)
         self.nodes: dict[int, int] = {}  # client -> node
-        self.new: dict[int, Tensors] = {}  # the same of the round at hand
-        self.last_seen: dict[
-            int, int
-        ] = {}  # client -> the last round in which its answer counted
-        self.begun = False
+        self.last_seen: dict[int, int] = {}  # client -> the last round that counted
+        self.memories: dict[int, Tensors] = {}  # of clients; only in a simulation
+        self.new: dict[int, Tensors] = {}  # those of this round
+        self.running = False
         yield self
 
     def ready(self, t: int, clients: Iterable[int]) -> None:
-        """Wait for the clients of round ``t``: all of the run at first, later any of them."""
-        clients, end = list(clients), time.monotonic() + self.wait
-        rejected: dict[
-            int, str
-        ] = {}  # node -> why it takes no part; by the next round, it may
+        """Wait for clients of round ``t``: before the first round for all of the run,
+        later for one."""
+        clients = list(clients)
+        end = time.monotonic() + self.wait
+        rejected: dict[int, str] = {}  # node -> the reason; it may join later
         while True:
             self.greet(rejected)
-            anybody = any(k in self.nodes for k in clients)
-            everybody = len(self.nodes) + len(rejected) >= self.job.task.clients
-            if everybody or (anybody and self.begun) or time.monotonic() > end:
+            present = any(k in self.nodes for k in clients)
+            joined = len(self.nodes) + len(rejected)
+            complete = joined >= self.job.task.clients
+            if complete or (present and self.running) or time.monotonic() > end:
                 break
             self.check()
             time.sleep(self.pause)
-        if not anybody:
-            reasons = "".join(f" {why}" for why in dict.fromkeys(rejected.values()))
+        if not present:
+            reasons = "".join(
+                f" {reason}" for reason in dict.fromkeys(rejected.values())
+            )
             raise ConnectionError(
-                f"Round {t}: none of its {len(clients)} clients has joined within {self.wait:g} s."
-                f"{reasons}"
+                f"Round {t}: none of its {len(clients)} clients has joined within "
+                f"{self.wait:g} s.{reasons}"
             )
 
     def greet(self, rejected: dict[int, str]) -> None:
@@ -304,9 +256,8 @@ class Nodes:
         online = set(self.grid.get_node_ids())
         self.nodes = {k: node for k, node in self.nodes.items() if node in online}
         new = sorted(online - {*self.nodes.values(), *rejected})
-        for node, values in self.deliver(
-            (node, {"question": JOIN}) for node in new
-        ).items():
+        answers = self.deliver((node, {"question": JOIN}) for node in new)
+        for node, values in answers.items():
             try:
                 self.nodes[self.identify(values)] = node
             except WireError as error:
@@ -317,15 +268,21 @@ class Nodes:
         """The client that a new node is; ``WireError`` if it cannot take part."""
         if isinstance(values, WireError):
             raise values
-        k, count = values.get("client"), self.job.task.clients
+        k = values.get("client")
+        count = self.job.task.clients
         if type(k) is not int or not 0 <= k < count:
             raise WireError(f"A node's partition-id is 0 to {count - 1}, not {k!r}.")
         if k in self.nodes:
             raise WireError(
                 f"Client {k} was turned away: it is already here, as another node."
             )
-        if difference := _differences(self.job.head(), values):
-            raise WireError(f"Client {k} was turned away: {difference}.")
+        differences = [
+            f"{name} is {values.get(name)} there and {value} here"
+            for name, value in self.job.head().items()
+            if values.get(name) != value
+        ]
+        if differences:
+            raise WireError(f"Client {k} was turned away: {'; '.join(differences)}.")
         return k
 
     def exchange(
@@ -334,20 +291,17 @@ class Nodes:
         """See ``core.OneByOne.exchange``."""
 
         def question(k: int) -> dict[str, Any]:
-            seen = self.last_seen.get(k, 0)
-            values = {
-                "question": kind,
-                "round": t,
-                "last seen": seen,
-                "message": write(k),
-            }
-            memory = self.new.get(k, self.memories.get(k, {}))
-            return values | ({"memory": _pack(memory)} if self.common else {})
+            values: dict[str, Any] = {"question": kind, "round": t}
+            values["last seen"] = self.last_seen.get(k, 0)
+            values["message"] = write(k)
+            if self.common:
+                values["memory"] = _pack(self.new.get(k, self.memories.get(k, {})))
+            return values
 
-        clients, self.begun = list(clients), True
-        answers = self.deliver(
-            (self.nodes[k], question(k)) for k in clients if k in self.nodes
-        )
+        self.running = True
+        clients = list(clients)
+        present = [k for k in clients if k in self.nodes]
+        answers = self.deliver((self.nodes[k], question(k)) for k in present)
         for k in clients:
             values = answers.get(self.nodes.get(k, -1), WireError("not connected"))
             if isinstance(values, WireError):
@@ -361,16 +315,17 @@ class Nodes:
             yield k, message
 
     def settle(self, t: int, clients: Iterable[int]) -> None:
-        """See ``core.OneByOne.settle``; a node hears it with the next question."""
-        clients = list(clients)
-        self.last_seen |= dict.fromkeys(clients, t)
-        self.memories |= {k: self.new[k] for k in clients if k in self.new}
+        """See ``core.OneByOne.settle``; a node learns it from the next question."""
+        for k in clients:
+            self.last_seen[k] = t
+            if k in self.new:
+                self.memories[k] = self.new[k]
         self.new = {}
 
     def deliver(
         self, questions: Iterable[tuple[int, dict[str, Any]]]
     ) -> dict[int, dict[str, Any] | WireError]:
-        """Send nodes a record each -> the record that each answers, or why there is none."""
+        """Send a record to each node; return its answer, or why there is none."""
         from flwr.app import ConfigRecord, Message, RecordDict
 
         answers: dict[int, dict[str, Any] | WireError] = {}
@@ -386,21 +341,12 @@ class Nodes:
         while pending and time.monotonic() < end:
             for reply in self.grid.pull_messages([*pending]):
                 identifier = reply.metadata.reply_to_message_id
-                if identifier in pending:  # not a second answer
+                if identifier in pending:  # the first answer
                     answers[pending.pop(identifier)] = _open(reply)
             if pending:
                 self.check()
                 time.sleep(self.pause)
         return answers
-
-
-def _differences(server: Mapping[str, str], client: Mapping[str, str]) -> str:
-    """What two heads do not have in common; where more differs than data, not the data."""
-    names = [n for n, value in server.items() if client.get(n) != value]
-    stated = [n for n in names if not n.startswith(DATA)]
-    return "; ".join(
-        f"{n} is {client.get(n)} there and {server[n]} here" for n in stated or names
-    )
 
 
 def _open(reply: Any) -> dict[str, Any] | WireError:
@@ -410,10 +356,10 @@ def _open(reply: Any) -> dict[str, Any] | WireError:
     """
     if reply.has_error():
         reason = str(reply.error.reason)
-        if DEAD.search(reason):  # Ray would hand all that follows to the dead one
+        if DEAD.search(reason):  # Ray would hand all later messages to the dead worker
             raise ConnectionError(
-                "A worker process of the simulation has died; memory may be short. Finished rounds "
-                "are in the checkpoint, if there is one."
+                "A worker process of the simulation has died; memory may be short. "
+                "Finished rounds are in the checkpoint, if there is one."
             )
         return WireError(f"Flower reports: {reason.strip().splitlines()[-1]}")
     values = dict(reply.content.get(RECORD) or {})
@@ -422,12 +368,24 @@ def _open(reply: Any) -> dict[str, Any] | WireError:
     return WireError(str(values["refused"])) if "refused" in values else values
 
 
-class Simulation:
-    """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine, where a
-    client takes ``cpus_per_client`` and ``gpus_per_client`` (0.1: a tenth of one) while it trains.
-    ``cpus``: how many to use, by default all. Several runs share the workers inside a ``with``
-    block. Ray ends with the workers, also one that was connected to many machines before.
+# ---- the simulation ------------------------------------------------------------------
 
+
+class Simulation:
+    """An engine of ``fl.run``: Flower's simulation, in worker processes of this machine.
+
+    Several runs share the workers inside a ``with`` block. Ray ends with the workers,
+    even if it was connected to other machines before.
+
+    Parameters
+    ----------
+    cpus_per_client, gpus_per_client : float
+        What a client takes while it trains; 0.1 is a tenth of one.
+    cpus : int, optional
+        How many CPUs to use, by default all.
+
+    Examples
+    --------
     >>> import fedlearn as fl
     >>> fl.flower.Simulation(cpus_per_client=2).resources
     {'num_cpus': 2, 'num_gpus': 0.0}
@@ -444,7 +402,8 @@ class Simulation:
             raise ValueError(
                 f"A client needs CPUs above 0, GPUs from 0 on, not {self.resources}."
             )
-        self.cpus, self.clients = cpus, 0
+        self.cpus = cpus
+        self.clients = 0
         self.users = 0  # blocks and runs that need the workers
         self.grid: Any = None
         self.thread: threading.Thread | None = None
@@ -470,20 +429,12 @@ class Simulation:
         with self:
             try:
                 self.start(task.clients)
-                import ray
-
-                for module in (
-                    FILES.values()
-                ):  # workers cannot import what was loaded from a file
-                    ray.cloudpickle.register_pickle_by_value(module)
-                stored = ray.put(
-                    Job.of(client, threads)
-                )  # once; a message carries only where it lies
-                known = ray.cloudpickle.dumps(stored)
-                engine = Nodes(self.grid, DAY, DAY, known, self.check)
+                engine = Nodes(
+                    self.grid, DAY, DAY, publish(client, threads), self.check
+                )
                 with engine.connect(client, threads) as nodes:
                     yield nodes
-            except ConnectionError:  # the next run starts it anew
+            except ConnectionError:  # the next run starts Flower anew
                 self.stop()
                 raise
 
@@ -496,11 +447,13 @@ class Simulation:
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
-        logging.getLogger("flwr").setLevel(
-            logging.CRITICAL + 1
-        )  # the history says what goes wrong
-        server, done = ServerApp(), threading.Event()
-        self.clients, self.done, self.problem = clients, done, None
+        silent = logging.CRITICAL + 1  # the history says what goes wrong
+        logging.getLogger("flwr").setLevel(silent)
+        server = ServerApp()
+        done = threading.Event()
+        self.done = done
+        self.clients = clients
+        self.problem = None
 
         @server.main()
         def main(grid, context):
@@ -509,10 +462,9 @@ class Simulation:
 
         def play():
             try:
+                app = client_app(lambda question, context: _load(question["job"]))
                 backend = {"client_resources": self.resources}
-                run_simulation(
-                    server, _client_app(_simulated), clients, backend_config=backend
-                )
+                run_simulation(server, app, clients, backend_config=backend)
             except BaseException as error:
                 self.problem = error
 
@@ -537,31 +489,36 @@ class Simulation:
         if self.thread:
             self.done.set()
             self.thread.join(60)
-        self.thread = self.grid = None
+        self.thread = None
+        self.grid = None
+
+
+def publish(client: Any, threads: int) -> bytes:
+    """Store a run in Ray, once, and return its address, which every message carries."""
+    import ray
+
+    for module in FILES.values():  # workers cannot import modules loaded from files
+        ray.cloudpickle.register_pickle_by_value(module)
+    job = Job(client.method, client.task, client.settings, threads)
+    return ray.cloudpickle.dumps(ray.put(job))
 
 
 @lru_cache(1)
-def _fetch(known: bytes) -> Job:
-    """In a worker: the run that is known by this."""
+def _load(address: bytes) -> Job:
+    """In a worker: the run that was published."""
     import ray
 
-    return ray.get(ray.cloudpickle.loads(known))
-
-
-def _simulated(question: Any, context: Any) -> Job:
-    return _fetch(question["job"])
+    return ray.get(ray.cloudpickle.loads(address))
 
 
 def start_ray(cpus: int | None = None) -> None:
-    """Start Ray on this machine, unless it runs, quietly; ``StartError`` if it does not start."""
+    """Start Ray quietly on this machine, unless it runs; ``StartError`` if it cannot."""
     require()
     import ray
 
     if ray.is_initialized():
         return
-    path = os.pathsep.join(
-        sys.path
-    )  # what is imported here can be imported in its workers
+    path = os.pathsep.join(sys.path)  # workers import what this process can import
     options: dict[str, Any] = {
         "include_dashboard": False,
         "logging_level": "ERROR",
@@ -569,38 +526,33 @@ def start_ray(cpus: int | None = None) -> None:
         "num_cpus": cpus,
         "runtime_env": {"env_vars": {"PYTHONPATH": path, **QUIET}},
     }
-    logging.getLogger("ray").setLevel(
-        logging.ERROR
-    )  # it would say that it starts in a thread
-    started, failures = threading.Event(), list[str]()
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it would mention the thread
+    started = threading.Event()
+    failures: list[str] = []
 
-    def keep() -> None:
+    def watch() -> None:
         reason = ""
         for _ in range(STARTS):
             try:
                 ray.init(**options)
                 break
-            except BaseException as error:  # of no class of its own
+            except BaseException as error:  # Ray has no class of its own for it
                 ray.shutdown()
                 reason = str(error)
         else:
             failures.append(reason)
-        if failures:  # nobody waits any more
+        if failures:  # the caller waits no longer
             ray.shutdown()
         started.set()
-        while (
-            ray.is_initialized()
-        ):  # on Linux its processes end with the thread that started them
+        while ray.is_initialized():  # on Linux Ray's processes end with this thread
             time.sleep(1)
 
-    threading.Thread(
-        target=keep, daemon=True
-    ).start()  # one that hangs can be left alone
+    threading.Thread(target=watch, daemon=True).start()  # so that a hang can be left
     if not started.wait(LIMIT):
         failures.append(f"it took longer than {LIMIT:g} seconds")
     if failures:
         reason = re.split(r"\.\s|\n", failures[0])[0].rstrip(".")
         raise StartError(
-            f"Ray, which carries Flower's simulation, did not start: {reason}; all other engines "
-            "run without it."
+            f"Ray, which carries Flower's simulation, did not start: {reason}; all other "
+            "engines run without it."
         )

@@ -5,76 +5,75 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from .. import __version__
 from ..errors import DataError, check_whole, error_text, extra, pick
 from ..settings import Settings
-from .experiment import FLAGS, Experiment, read_pairs, read_value
+from .experiment import Experiment, read_pairs, read_value
 
 if TYPE_CHECKING:
     from ..history import History
 
 Words = argparse.Namespace  # what was typed
+# fields of an experiment whose option may be repeated, and so has another name
+SINGULAR = {"options": "option", "metrics": "metric"}
+AXES = dict.fromkeys(("rounds", "bytes", "seconds"))
+IMAGES = dict.fromkeys(("png", "svg", "pdf", "jpg"))
 
 # a line an argument: its name with a default behind "=", its type, and help
 EXPERIMENTS = """
---engine=sequential   str    sequential, stacked, auto or flower
---out                 str    write the history into this file, as JSON; - prints it
---checkpoint          str    file of the finished rounds; a run that finds it goes on
-                             from there
---save                str    write the trained network, as .safetensors; a file a run
---no-progress         bool   no progress bar, and no lines in a log
---plot                str    draw the accuracies into this image file
---against=bytes       str    axis of --plot: rounds, bytes or seconds
---link                str    LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
---jobs=1              int    runs at a time, each in a process of its own
+--engine=sequential   text   sequential, stacked, auto or flower
+--out                 text   write the history into this file, as JSON; - prints it
+--checkpoint          text   keep finished rounds in this file, and go on from there; of
+                             a comparison a file a run
+--save                text   write the trained network, as .safetensors; of a comparison
+                             a file a run
+--no-progress         flag   no progress bar, and no lines in a log
+--plot                text   draw the accuracies into this image file
+--against=bytes       text   axis of --plot: rounds, bytes or seconds
+--link                text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
+--jobs=1              value  runs at a time, each in a process of its own
 """
 COST = """
-network               str    a name, or where it is: mine.py:net,
+network               text   a name, or where it is: mine.py:net,
                              torchvision.models:resnet50
---input               str    the shape of one sample, such as 3x32x32
---methods=all         str    names with commas between them
---clients=10          int    that take part in each round, for totals
---rounds=100          int    of training, for totals
---link=LTE            str    LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
---seed=0              int    of the first weights
---out                 str    write the table into this file, as JSON
+--input               text   the shape of one sample, such as 3x32x32
+--methods=all         text   names with commas between them
+--clients=10          value  that take part in each round, for totals
+--rounds=100          value  of training, for totals
+--link=LTE            text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
 """
 RECIPES = """
-recipe                str?   a table or figure, such as fed_kgf_figure3, or a paper;
+recipe                maybe  a table or figure, such as fed_kgf_figure3, or a paper;
                              default: all
---scale=quick         str    quick: handwritten digits; small: real pictures, networks
+--scale=quick         text   quick: handwritten digits; small: real pictures, networks
                              for two CPU cores; full: the paper's data and network
---only                strs   only this row of the comparison
---rounds              int    communication rounds, by default the recipe's
---train               int    number of training images
---test                int    number of test images
---partition           strs   only this one of the recipe
---seed                ints   by default the recipe's
---device=auto         str    auto: a GPU if there is one; or cpu, cuda, ...
---jobs=1              int    runs at a time, each in a process of its own
---no-progress         bool   no progress bar, and no lines in a log
---plan                bool   run nothing; list the runs, what is stored, and hours
+--only                list   only this row of the comparison
+--partition           list   only this one of the recipe
+--seed                more   only these of the recipe
+--device=auto         text   auto: a GPU if there is one; or cpu, cuda, ...
+--jobs=1              value  runs at a time, each in a process of its own
+--no-progress         flag   no progress bar, and no lines in a log
+--plan                flag   run nothing; list the runs, what is stored, and hours
 """
 CLASSROOM = """
-folder                str    the folder with the chapters, book/ in a checkout
-out                   str    the folder to write
---for=nbgrader        str    the program that marks: nbgrader reads source/, otter
+folder                text   the folder with the chapters, book/ in a checkout
+out                   text   the folder to write
+--for=nbgrader        text   the program that marks: nbgrader reads source/, otter
                              assign otter/
---instructor          bool   with reference answers, rubrics and a plan: not for
+--instructor          flag   with reference answers, rubrics and a plan: not for
                              students
---seed-from=          str    a CSV with the students' ids in a column id: numbers differ
+--seed-from=          text   a CSV with the students' ids in a column id: numbers differ
                              by student
---force               bool   write over what is there already
+--force               flag   write over what is there already
 """
 CLAIMS = """
---paper               str    only this paper, such as rpn
+--paper               text   only this paper, such as rpn
 """
 
 
@@ -85,75 +84,67 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message} (see {self.prog} --help).")
 
     def add(self, name: str, kind: str, text: str, default: Any = None) -> None:
-        ways: dict[str, dict[str, Any]] = {
-            "bool": {"action": "store_true"},
-            "strs": {"action": "append", "default": []},
-            "ints": {"action": "extend", "nargs": "+", "type": int, "default": []},
-            "int": {"type": int, "default": default},
-            "float": {"type": float, "default": default},
+        """Add an argument of one of these kinds, or a text."""
+        kinds: dict[str, dict[str, Any]] = {
+            "flag": {"action": "store_true"},
+            "list": {"action": "append", "default": []},
+            "more": {"action": "extend", "nargs": "+", "type": read_value},
+            "maybe": {"nargs": "?"},
             "value": {"type": read_value, "default": default},
-            "str?": {"nargs": "?"},
         }
-        how = ways.get(kind, {"default": default})
-        self.add_argument(name, help=text.replace("%", "%%"), **how)
+        keywords = kinds.get(kind, {"default": default})
+        self.add_argument(name, help=text.replace("%", "%%"), **keywords)
 
     def add_table(self, table: str) -> None:
-        """An argument for each line of a table."""
-        line = r"^([\w-]+)=?(\S*) +([\w?]+) +(.*(?:\n  +.*)*)"
+        """Add an argument for each line of a table."""
+        line = r"^([\w-]+)=?(\S*) +(\w+) +(.*(?:\n  +.*)*)"
         for name, default, kind, text in re.findall(line, table, re.MULTILINE):
-            self.add(name, kind, " ".join(text.split()), default or None)
+            value = read_value(default) if default else None
+            self.add(name, kind, " ".join(text.split()), value)
 
     def add_experiment(self) -> None:
-        """An argument for each field of an experiment."""
+        """Add an argument for each field of an experiment."""
         texts = descriptions(Settings) | descriptions(Experiment)
         self.add_argument("method", nargs="+", help=texts["method"])
+        kinds = {dict: "list", tuple: "list", bool: "flag", str: "text"}
         for f in fields(Experiment):
-            kind = str(getattr(f.type, "__name__", f.type)).partition(" ")[0]
-            kind = "strs" if kind.startswith(("dict", "tuple")) else kind
-            kind = {"seed": "ints", "clients": "value"}.get(f.name, kind)
+            default = getattr(Experiment(), f.name)
+            kind = "more" if f.name == "seed" else kinds.get(type(default), "value")
             if f.name != "method":
-                name = "--" + FLAGS.get(f.name, f.name).replace("_", "-")
-                self.add(name, kind, texts[f.name], f.default)
+                name = SINGULAR.get(f.name, f.name).replace("_", "-")
+                self.add(f"--{name}", kind, texts[f.name], default)
 
     def read(self, words: Sequence[str]) -> Words:
-        known, unknown = self.parse_known_args(words)
+        """What was typed; ``ValueError`` for an option that does not exist."""
+        typed, unknown = self.parse_known_args(words)
         for word in unknown:
             options = dict.fromkeys(self._option_string_actions)
             pick(word.partition("=")[0], options, f"option of {self.prog}")
-        return known
+        return typed
 
 
 def descriptions(kind: type) -> dict[str, str]:
     """Parameter -> its description in the docstring of a class."""
     section = (inspect.getdoc(kind) or "").partition("Parameters\n----------\n")[2]
-    found = re.findall(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    entries = re.findall(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 # ---- run and compare -----------------------------------------------------------------
 
 
 def experiments(words: Words) -> list[Experiment]:
-    """An experiment for each method, choice of its options and seed. An option goes to
-    the methods that have it; one that no method has goes to all, which refuse it."""
-    from ..methods import find
-
-    values = {
-        f.name: getattr(words, FLAGS.get(f.name, f.name)) for f in fields(Experiment)
-    }
+    """An experiment for each method, choice of its options and seed."""
+    names = {f.name: SINGULAR.get(f.name, f.name) for f in fields(Experiment)}
+    values = {name: getattr(words, typed) for name, typed in names.items()}
     options = read_pairs(values.pop("options"))
     seeds = values.pop("seed") or [Experiment.seed]
-    methods = [method for text in values.pop("method") for method in read_method(text)]
-    known = {name: inspect.signature(find(name)).parameters for name, _ in methods}
-    runs = []
-    for (name, own), seed in product(methods, seeds):
-        shared = {}
-        for option, value in options.items():
-            takers = [method for method in known if option in known[method]] or known
-            if name in takers:
-                shared[option] = value
-        runs.append(Experiment(**values, method=name, options=shared | own, seed=seed))
-    return runs
+    texts = values.pop("method")
+    methods = [pair for text in texts for pair in read_method(text)]
+    return [
+        Experiment(**values, method=name, options=options | choice, seed=seed)
+        for (name, choice), seed in product(methods, seeds)
+    ]
 
 
 def read_method(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -165,10 +156,8 @@ def read_method(text: str) -> list[tuple[str, dict[str, Any]]]:
     for pair in pairs.split(","):
         option, _, texts = pair.partition("=")
         values[option] = [read_value(value) for value in texts.split("/")]
-    return [
-        (name, dict(zip(values, choice, strict=True)))
-        for choice in product(*values.values())
-    ]
+    choices = product(*values.values())
+    return [(name, dict(zip(values, choice, strict=True))) for choice in choices]
 
 
 def run(words: Words) -> None:
@@ -188,8 +177,6 @@ def compare(words: Words, several: bool = True) -> None:
     all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with
     each of them, and mean and standard deviation are shown."""
     from .. import link
-    from ..files import to_json, write_text
-    from .results import provenance
 
     runs = experiments(words)
     words.several = several
@@ -198,104 +185,68 @@ def compare(words: Words, several: bool = True) -> None:
         e.make_method()  # errors are raised before the first run
     runs[0].make_task()
     speeds = pick(words.link, link.PRESETS, "link") if words.link else {}
-    checkpoints = check_files(words, runs)
-    calls = [(e, words, path) for e, path in zip(runs, checkpoints, strict=True)]
+    check_files(words, runs)
     if words.jobs > 1:
         with extra("lab"):
             from joblib import Parallel, delayed
 
         words.no_progress = True  # several bars would draw over each other
-        histories = Parallel(words.jobs)(delayed(run_one)(*call) for call in calls)
+        histories = Parallel(words.jobs)(delayed(run_one)(e, words) for e in runs)
     else:
-        histories = [run_one(*call) for call in calls]
-    labels: dict[str, list[History]] = {}
-    for e, history in zip(runs, histories, strict=True):
-        rate = {} if e.lr is None else {"lr": e.lr}
-        history.meta["options"] = {**e.options, **rate, "method": e.method}
-        history.meta |= {"label": e.label, "provenance": provenance()}
-        labels.setdefault(e.label, []).append(history)
-    data = [history.to_dict() for history in histories]
-    text = to_json(data if len(data) > 1 else data[0], indent=1)
-    if words.out and words.out != "-":
-        write_text(words.out, text + "\n")
-    print(text if words.out == "-" else table(labels, speeds))
-    if words.plot:
-        from .. import plot
-
-        axes = plot.compare(labels.values(), words.against, labels=list(labels))
-        figure: Any = axes.figure
-        figure.savefig(words.plot, dpi=150)
-    for path in checkpoints:
-        path.unlink(missing_ok=True)
+        histories = [run_one(e, words) for e in runs]
+    report(runs, histories, words, speeds)
 
 
-def check_files(words: Words, runs: list[Experiment]) -> list[Path]:
-    """The checkpoint of each run; an error for a file that cannot be written."""
+def check_files(words: Words, runs: list[Experiment]) -> None:
+    """``ValueError`` or ``OSError`` if a file cannot be written."""
     from ..files import check_writable
 
-    checkpoints = [Path(f"fedlearn.{stem(e)}.checkpoint") for e in runs]
-    if len(set(checkpoints)) < len(runs):
+    if len({(e.label, e.seed) for e in runs}) < len(runs):
         raise ValueError("Every run needs a method, options or a seed of its own.")
-    if words.checkpoint and len(runs) > 1:
-        raise ValueError("--checkpoint is one run's; a comparison names its own.")
-    if words.checkpoint:
-        checkpoints = [Path(words.checkpoint)]
-    paths = [words.plot, *checkpoints]
-    paths += [network_file(words, e) for e in runs] if words.save else []
-    paths += [words.out] if words.out != "-" else []
+    if words.save and not words.save.endswith(".safetensors"):
+        raise ValueError(
+            f"--save writes a file such as model.safetensors, not {words.save}."
+        )
+    paths = [words.plot, None if words.out == "-" else words.out]
+    for e in runs:
+        paths += [file_of(words.save, words, e), file_of(words.checkpoint, words, e)]
     for path in filter(None, paths):
         check_writable(path)
+    pick(words.against, AXES, "axis")
     if words.plot:
-        from ..plot import IMAGES
-
         pick(Path(words.plot).suffix[1:], IMAGES, "image type")
-    return checkpoints
+        with extra("plot"):
+            import matplotlib  # noqa: F401  before the runs, not after
 
 
-def network_file(words: Words, e: Experiment) -> Path:
-    """The file of a run's network; of a comparison its name has label and seed."""
-    path = Path(words.save)
-    if path.suffix != ".safetensors":
-        raise ValueError(f"--save writes a file such as model.safetensors, not {path}.")
+def file_of(name: str | None, words: Words, e: Experiment) -> Path | None:
+    """The file of a run; of a comparison its name has label and seed."""
+    if name is None:
+        return None
+    path = Path(name)
     if words.several:
-        path = path.with_suffix(f".{slug(e.label)}.{e.seed}.safetensors")
+        label = re.sub(r"[^\w.]", "-", e.label)
+        path = path.with_suffix(f".{label}.{e.seed}{path.suffix}")
     return path
 
 
-def stem(e: Experiment) -> str:
-    """An experiment as a part of a checkpoint's name. Rounds, threads and device may
-    differ when a run goes on."""
-    same = replace(e, rounds=Experiment.rounds, threads=None, device=Experiment.device)
-    text = " ".join(same.arguments())
-    return f"{slug(e.label)[:50]}.{crc32(text.encode()):08x}"
-
-
-def slug(text: str) -> str:
-    """A part of a file's name."""
-    return re.sub(r"[^\w.]", "-", text)
-
-
-def run_one(e: Experiment, words: Words, checkpoint: Path) -> "History":
+def run_one(e: Experiment, words: Words) -> "History":
     """One run, from its checkpoint if there is one."""
     from ..core import run as federate
 
-    if checkpoint.exists():
-        print(f"Going on from {checkpoint}.", file=sys.stderr)
-    method = e.make_method()
     task = e.make_task()
-    how = asdict(e.settings) | {"threads": e.threads, "engine": words.engine}
-    how |= {"checkpoint": checkpoint, "progress": not words.no_progress}
-    try:
-        history = federate(method, task, e.rounds, **how)
-    except KeyboardInterrupt:
-        if checkpoint.exists():
-            print(
-                f"\nStopped. The finished rounds are in {checkpoint}.", file=sys.stderr
-            )
-            print("The same command goes on from there.", file=sys.stderr)
-        raise
-    if words.save:
-        save(history, task, network_file(words, e))
+    history = federate(
+        e.make_method(),
+        task,
+        e.rounds,
+        engine=words.engine,
+        threads=e.threads,
+        checkpoint=file_of(words.checkpoint, words, e),
+        progress=not words.no_progress,
+        **asdict(e.settings),
+    )
+    if path := file_of(words.save, words, e):
+        save(history, task, path)
     return history
 
 
@@ -306,13 +257,43 @@ def save(history: "History", task: Any, path: Path) -> None:
     from ..tasks import title_of
 
     names = ("classes", "mean", "std", "names")
-    about = {name: to_json(getattr(task.source, name)) for name in names}
-    about["network"] = to_json(title_of(task.network_name))
-    about["shape"] = to_json(task.shape)
-    about["method"] = history.method
+    metadata = {name: to_json(getattr(task.source, name)) for name in names}
+    metadata["network"] = to_json(title_of(task.network_name))
+    metadata["shape"] = to_json(task.shape)
+    metadata["method"] = history.method
     state = history.network().state_dict()
     floats = {name: t for name, t in state.items() if t.is_floating_point()}
-    write_tensors(path, apart(floats), about)
+    write_tensors(path, apart(floats), metadata)
+
+
+def report(
+    runs: list[Experiment],
+    histories: list["History"],
+    words: Words,
+    speeds: dict[str, Any],
+) -> None:
+    """Print the table, and write the files that were asked for."""
+    from ..files import to_json, write_text
+    from .results import provenance
+
+    origin = provenance()
+    labels: dict[str, list[History]] = {}
+    for e, history in zip(runs, histories, strict=True):
+        rate = {} if e.lr is None else {"lr": e.lr}
+        history.meta["options"] = {**e.options, **rate, "method": e.method}
+        history.meta |= {"label": e.label, "provenance": origin}
+        labels.setdefault(e.label, []).append(history)
+    data = [history.to_dict() for history in histories]
+    text = to_json(data if len(data) > 1 else data[0], indent=1)
+    if words.out and words.out != "-":
+        write_text(words.out, text + "\n")
+    print(text if words.out == "-" else table(labels, speeds))
+    if words.plot:
+        from .. import plot
+
+        names = list(labels)
+        axes: Any = plot.compare(labels.values(), words.against, labels=names)
+        axes.figure.savefig(words.plot, dpi=150)
 
 
 def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
@@ -325,9 +306,6 @@ def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
     frame = summary(labels)
     for label, runs in labels.items():
         frame.loc[label, "seconds"] = spread([h.seconds.sum() for h in runs], ".1f")
-        frame.loc[label, "refused"] = sum(
-            len(row["refused"]) for h in runs for row in h.rows
-        )
         if speeds:
             minutes = [link.time(h, **speeds)[-1] / 60 for h in runs]
             frame.loc[label, "minutes"] = spread(minutes, ".4g")
@@ -342,26 +320,23 @@ def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
 def cost(words: Words) -> None:
     """Count what each method would send for a network of your own, untrained."""
     from ..costs import cost as count
-    from ..files import write_text
 
     if words.input is None:
         raise ValueError(
             "fedlearn cost needs a sample's shape, such as --input 3x32x32."
         )
     names = [name for name in words.methods.split(",") if name]
-    options = ("clients", "rounds", "link", "seed")
     costs = count(
         words.network,
         words.input,
         "all" if "all" in names else names,
-        **{name: getattr(words, name) for name in options},
+        clients=words.clients,
+        rounds=words.rounds,
+        link=words.link,
     )
-    about = "{name}: {numbers:,} numbers, {wide:.0%} in kernels wider than one entry"
-    print(about.format(**costs.attrs))
+    head = "{name}: {numbers:,} numbers, {wide:.0%} in kernels wider than one entry"
+    print(head.format(**costs.attrs))
     print(costs.to_string(na_rep="", float_format="{:.3g}".format))
-    if words.out:
-        rows = costs.reset_index().to_json(orient="records", indent=1)
-        write_text(words.out, rows + "\n")
 
 
 def methods(words: Words) -> None:
@@ -378,12 +353,9 @@ def check(words: Words) -> int:
     """Recompute every claim of the papers."""
     from . import ledger
 
+    papers = {claim["paper"]: None for claim in ledger.load()}
     if words.paper is not None:
-        pick(
-            words.paper,
-            {claim["paper"]: None for claim in ledger.load()},
-            "paper in the ledger",
-        )
+        pick(words.paper, papers, "paper in the ledger")
     entries = ledger.audit(words.paper, strict=False)
     print(ledger.report(entries))
     return int(any(entry.problem for entry in entries))
@@ -399,22 +371,21 @@ def reproduce(words: Words) -> None:
     from ..data.images import missing
     from . import recipes
 
-    choice: dict[str, Any] = {
-        n: getattr(words, n) for n in ("rounds", "train", "test", "device")
-    }
-    choice |= {"only": words.only, "seeds": words.seed, "split": words.partition}
+    choice = {"only": words.only, "seeds": words.seed or (), "split": words.partition}
+    choice["device"] = words.device
     if words.plan:
         frame = recipes.plan(words.recipe, words.scale, **choice)
-        todo = frame[(frame["kind"] == "run") & ~frame["stored"]]
-        count = (frame["kind"] == "run").sum()
-        spent = frame["hours"].sum()
+        whole = frame[frame["kind"] == "run"]
+        counts = f"{len(whole)} runs, {whole['stored'].sum()} stored"
         print(frame.to_string(index=False))
-        for text in missing(todo["data"].unique()):
+        for text in missing(whole.loc[~whole["stored"], "data"].unique()):
             print(f"missing: {text}")
-        print(f"{count} runs, {count - len(todo)} stored in {spent:.1f} hours")
-    else:
-        how = words.jobs, not words.no_progress
-        print(recipes.reproduce(words.recipe, words.scale, *how, **choice).to_string())
+        print(f"{counts} in {frame['hours'].sum():.1f} hours")
+        return
+    frame = recipes.reproduce(
+        words.recipe, words.scale, words.jobs, not words.no_progress, **choice
+    )
+    print(frame.to_string())
 
 
 def pack(words: Words) -> None:

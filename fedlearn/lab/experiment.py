@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from ..core import Method
     from ..tasks import Task
 
-# options of the command line that have another name than their field
-FLAGS = {"options": "option", "metrics": "metric"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Settings):
@@ -113,11 +110,11 @@ class Experiment(Settings):
             raise ValueError(f"options must be a dict, not {self.options!r}.")
         if self.lr is not None and "lr" in self.options:
             raise ValueError("lr is stated twice: state lr, or the method's option lr.")
-        for name in ("options", "augment", "metrics"):
+        for name in ("augment", "metrics"):
             value = getattr(self, name)
             if isinstance(value, str):
                 raise ValueError(f"{name} must be a list, not {value!r}.")
-            object.__setattr__(self, name, _tuples(value))
+            object.__setattr__(self, name, tuple(value))
 
     @property
     def settings(self) -> Settings:
@@ -133,6 +130,7 @@ class Experiment(Settings):
     def make_method(self) -> "Method":
         """The method; its options are compared with its signature."""
         from ..core import Method
+        from ..extensions import check_call
         from ..methods import find
 
         function = find(self.method)
@@ -144,12 +142,7 @@ class Experiment(Settings):
             parameter = pick(name, signature.parameters, f"option of {self.method}")
             if parameter.annotation is str and value == math.inf:
                 options[name] = "inf"  # the command line reads this word as a number
-        try:
-            signature.bind(**options)
-        except TypeError as error:
-            raise ValueError(
-                f"{self.method} makes no method of these options: {error}."
-            ) from None
+        check_call(function, self.method, options)
         method = function(**options)
         if not isinstance(method, Method):
             kind = type(method).__name__
@@ -161,41 +154,11 @@ class Experiment(Settings):
         from .. import seeing, tasks
 
         make = pick(self.task, tasks.TASKS | seeing.TASKS, "task")
-        values = {
-            name: getattr(self, name) for name in inspect.signature(make).parameters
-        }
+        names = inspect.signature(make).parameters
+        values = {name: getattr(self, name) for name in names}
         if isinstance(self.clients, str) and self.partition == Experiment.partition:
             values["partition"] = None  # the data set has its clients
         return make(**values)
-
-    def arguments(self) -> list[str]:
-        """The words behind ``fedlearn run`` for this experiment, without defaults."""
-        default = Experiment()
-        words = [self.method]
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name == "method" or value == getattr(default, f.name):
-                continue
-            flag = "--" + FLAGS.get(f.name, f.name).replace("_", "-")
-            if value is True:
-                words.append(flag)
-                continue
-            if isinstance(value, dict):
-                value = [f"{name}={write_value(v)}" for name, v in value.items()]
-            for text in value if isinstance(value, list | tuple) else [value]:
-                words += (
-                    [f"{flag}={text}"]
-                    if str(text).startswith("-")
-                    else [flag, str(text)]
-                )
-        return words
-
-
-def _tuples(value: Any) -> Any:
-    """Lists become tuples, since JSON has lists only."""
-    if isinstance(value, dict):
-        return {name: _tuples(v) for name, v in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
@@ -222,9 +185,3 @@ def read_value(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-def write_value(value: Any) -> str:
-    """The inverse of ``read_value``."""
-    text = str(value)
-    return text if read_value(text) == value else repr(value)

@@ -1,5 +1,6 @@
-"""Recipes: the papers' tables and figures as lists of runs (``data/<chapter>/recipes.yaml``), at
-one of three scales. ``reproduce`` does those that are not stored."""
+"""Recipes: the papers' tables and figures as lists of runs
+(``data/<chapter>/recipes.yaml``), at one of three scales. ``reproduce`` does those that
+are not stored."""
 
 import inspect
 import math
@@ -21,14 +22,11 @@ from .. import parts
 from ..core import Method
 from ..core import run as federate
 from ..data import data_path
-from ..data.images import SETS
-from ..errors import DataError, check_whole, error_text, extra, pick
+from ..errors import check_whole, extra, pick
 from ..files import read_yaml, to_json, write_text
 from ..history import History
 from ..methods import METHODS, fed_repopt_search
 from ..models.repopt import Scales
-from ..seeing.published import MASKS
-from ..seeing.published import SETS as PICTURES
 from ..tasks import find_device
 from . import results
 from .experiment import Experiment
@@ -39,33 +37,52 @@ if TYPE_CHECKING:
 
 FILES = [data_path("recipes.yaml"), *sorted(data_path().glob("*/recipes.yaml"))]
 ALL = read_yaml(*FILES)  # one text: the first file has anchors of the others
-# paper -> what has no recipe: why
+# paper -> a table or figure without a recipe -> the reason
 WITHOUT: dict[str, dict[str, str]] = {
     name[1:]: reasons for name, reasons in ALL.items() if name.startswith("_")
 }
 RECIPES = {name: recipe for name, recipe in ALL.items() if not name.startswith("_")}
 PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
-MACHINE = ("device", "threads", "precision")  # no part of what a run is
+MACHINE = ("device", "threads", "precision")  # fields that do not change the key
 SEARCHED = ("dataset", "train", "seed")  # the data of a search
 NETWORKS = {  # of recipes that name none; else cifar_cnn
     "digits": "digits_cnn",
     "mnist": "mcmahan_cnn",
     "fashion_mnist": "mcmahan_cnn",
 }
-TRIAL_SEED = 1000  # added to a recipe's first seed: that of trials, and of no run
+TRIAL_SEED = 1000  # plus a recipe's first seed: the seed of its trials, and of no run
+ROW = ("method", "but", "scales", "tune")  # entries of a row that are no options
 Key = tuple[str, str]  # a file of stored runs, and the hash of an experiment
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a recipe, or what it needs: a trial that chooses an option, a search for
-    scales.
+    """A run of a recipe, or a trial or search that a run needs.
 
-    ``folder`` names the file of stored runs. ``but`` replaces parts of the method.
-    ``search`` has the data and settings of the server's search for FedRepOpt's scales.
-    ``trials`` are short runs on validation images with values of the option ``tuned``,
-    of which the best is taken. ``command`` are the words that make the run again."""
+    Parameters
+    ----------
+    folder : str
+        The name of the file of stored runs.
+    label : str
+        The name of the row in the recipe.
+    experiment : Experiment
+        The run in plain values.
+    kind : str
+        "run", "trial" or "search".
+    engine : str
+        Where clients train.
+    but : dict
+        Parts of the method that are replaced.
+    search : dict
+        Data and settings of the server's search for FedRepOpt's scales.
+    tuned : str
+        The option that is chosen by trials.
+    trials : tuple of Run
+        Short runs on validation images, a value of the option each.
+    command : tuple of str
+        The words that repeat the run.
+    """
 
     folder: str
     label: str
@@ -79,41 +96,43 @@ class Run:
     command: tuple[str, ...] = ()
 
     @property
-    def stated(self) -> Line:
-        """The experiment of its stored line: everything but defaults and the
-        machine."""
-        e = self.experiment
+    def entry(self) -> Line:
+        """The experiment of the stored line, without defaults and the machine."""
         if self.kind == "search":
-            return {"method": "search", "network": e.network, **self.search}
+            network = self.experiment.network
+            return {"method": "search", "network": network, **self.search}
         default = asdict(Experiment())
-        values = {
-            n: v for n, v in asdict(e).items() if n not in MACHINE and v != default[n]
-        }
-        values |= {"label": self.label, "but": self.but, "short": self.kind == "trial"}
+        line = {}
+        for name, value in asdict(self.experiment).items():
+            if name not in MACHINE and value != default[name]:
+                line[name] = value
+        line["label"] = self.label
+        if self.but:
+            line["but"] = self.but
+        if self.kind == "trial":
+            line["short"] = True
         for search in self.searches:
-            values["scales"] = search.stated
-        return {
-            name: value for name, value in values.items() if value or name in default
-        }
+            line["scales"] = search.entry
+        return line
 
     @cached_property
     def key(self) -> Key:
         """The file of stored runs, and the hash of the experiment."""
-        return self.folder, results.hash_of(self.stated)
+        return self.folder, results.hash_of(self.entry)
 
     @property
-    def name(self) -> str:
-        """Label, task, data set, partition and seed."""
+    def row(self) -> Line:
+        """What a table shows of the run."""
         e = self.experiment
-        task = "" if e.task == "classification" else e.task
-        return " ".join(
-            f"{self.label} {task} {e.dataset} {e.partition} {e.seed}".split()
-        )
-
-    @property
-    def dataset(self) -> str:
-        """Task and data set."""
-        return f"{self.experiment.task} {self.experiment.dataset}"
+        return {
+            "kind": self.kind,
+            "file": self.folder,
+            "row": self.label,
+            "task": e.task,
+            "data": e.dataset,
+            "partition": e.partition,
+            "seed": e.seed,
+        }
 
     @property
     def searches(self) -> list["Run"]:
@@ -121,22 +140,15 @@ class Run:
         if not self.search or self.kind == "search":
             return []
         network = self.experiment.options["network"]
-        data = {n: v for n, v in self.search.items() if n in SEARCHED}
-        device = self.experiment.device
         e = Experiment(
-            method="fed_repopt", network=network, clients=1, device=device, **data
+            method="fed_repopt",
+            network=network,
+            clients=1,
+            device=self.experiment.device,
+            **{n: v for n, v in self.search.items() if n in SEARCHED},
         )
-        title = f"search {network}"
-        return [
-            Run(
-                self.folder,
-                title,
-                e,
-                "search",
-                search=self.search,
-                command=self.command,
-            )
-        ]
+        search = Run(self.folder, f"search {network}", e, "search")
+        return [replace(search, search=self.search, command=self.command)]
 
     def method(self, **options: Any) -> Method:
         """The method; ``options`` replace its own."""
@@ -146,14 +158,14 @@ class Run:
 
 
 def part(value: Any) -> Any:
-    """The part that a row names, {"Adam": {"lr": 0.01}}; another value as it is."""
+    """The part of {"Adam": {"lr": 0.01}}; a plain value stays as it is."""
     if not isinstance(value, dict):
         return value
     [(name, options)] = value.items()
     return getattr(parts, name)(**{option: part(v) for option, v in options.items()})
 
 
-# ---- which runs ----------------------------------------------------------------------
+# ---- the list of runs ----------------------------------------------------------------
 
 
 def results_folder(name: str, scale: str) -> str:
@@ -161,152 +173,136 @@ def results_folder(name: str, scale: str) -> str:
     return f"{name}_{'digits' if scale == 'quick' else scale}"
 
 
-def chosen(recipe: str | None, scale: str) -> dict[str, Line]:
-    """The recipe of that name, those of that paper, or all, with runs at a scale."""
-    pick(scale, dict.fromkeys(SCALES), "scale")
-    if recipe is not None:
-        pick(recipe, PAPERS | dict.fromkeys(RECIPES), "paper or recipe")
-    if recipe in RECIPES and scale not in RECIPES[recipe]:
-        why = RECIPES[recipe]["without"][scale]
-        raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
-    named = {n: r for n, r in RECIPES.items() if recipe in (None, n, r["paper"])}
-    return {name: r for name, r in named.items() if scale in r}
-
-
 def runs(
     recipe: str | None = None,
     scale: str = "quick",
-    only: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (),
-    split: tuple[str, ...] = (),
+    only: Iterable[str] = (),
+    seeds: Iterable[int] = (),
+    split: Iterable[str] = (),
     device: str = "cpu",
-    **numbers: int | None,
 ) -> list[Run]:
     """The runs of a recipe, of a paper's recipes, or of all, each once.
 
-    ``only`` are labels of rows and ``split`` partitions; ``numbers`` (rounds, train,
-    test) replace those of the recipe."""
-    replaced: Line = {n: v for n, v in numbers.items() if v is not None}
-    words = [word for n, v in replaced.items() for word in (f"--{n}", str(v))]
-    replaced["device"] = (
-        device if device.startswith("cuda") else str(find_device(device))
-    )
-    if replaced["device"].startswith("cuda") and scale == "full":
-        replaced["precision"] = "bf16"
+    ``only`` (labels of rows), ``seeds`` and ``split`` (partitions) select some of them.
+    """
+    pick(scale, dict.fromkeys(SCALES), "scale")
+    if recipe is not None:
+        pick(recipe, PAPERS | RECIPES, "paper or recipe")
+    device = device if device.startswith("cuda") else str(find_device(device))
+    machine = {"device": device}
+    if device.startswith("cuda") and scale == "full":
+        machine["precision"] = "bf16"
     listed: dict[Key, Run] = {}
-    labels: Line = {}
-    partitions: Line = {}
-    for name, paper in chosen(recipe, scale).items():
-        folder = results_folder(str(paper.get("folder", paper["paper"])), scale)
-        command = ("fedlearn", "reproduce", name, "--scale", scale, *words)
-        first = paper[scale]["seeds"][0]
-        for block in paper[scale]["runs"]:
-            labels |= rows_of(block)
-            partitions |= dict.fromkeys(block["partition"])
-            several = seeds or block.get("seeds", paper[scale]["seeds"])
-            for seed, partition, label in product(
-                several, block["partition"], rows_of(block)
-            ):
-                if label in (only or labels) and partition in (split or partitions):
-                    values = replaced | {"partition": partition, "seed": seed}
-                    run = run_of(folder, command, block, label, values, first)
-                    listed.setdefault(run.key, run)
-    for label in only:
-        pick(label, labels, "row")
-    for partition in split:
-        pick(partition, partitions, "partition of this recipe")
-    if not listed and only:
-        raise ValueError(f"No run is of both {', '.join(only)} and {', '.join(split)}.")
-    return list(listed.values())
+    reasons = []
+    for name, entry in RECIPES.items():
+        if recipe not in (None, name, entry["paper"]):
+            continue
+        if scale not in entry:
+            reasons.append(entry["without"][scale])
+            continue
+        common = {
+            "folder": results_folder(entry.get("folder", entry["paper"]), scale),
+            "command": ("fedlearn", "reproduce", name, "--scale", scale),
+            "first": entry[scale]["seeds"][0],
+        }
+        for block in entry[scale]["runs"]:
+            for run in runs_of(block | machine | common, entry[scale]["seeds"]):
+                listed.setdefault(run.key, run)
+    if not listed:
+        why = "; ".join(reasons)
+        raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
+    return select(list(listed.values()), row=only, partition=split, seed=seeds)
 
 
-def rows_of(block: Line) -> Line:
-    """The rows of a block, their labels with its suffix."""
-    return {
-        label + block.get("suffix", ""): row for label, row in block["rows"].items()
-    }
+def select(runs: list[Run], **choices: Iterable[Any]) -> list[Run]:
+    """The runs that have, in each column of ``Run.row``, one of the values chosen."""
+    for column, values in choices.items():
+        present = {run.row[column]: None for run in runs}
+        for value in values:
+            pick(value, present, column)
+        if values:
+            runs = [run for run in runs if run.row[column] in values]
+    return runs
 
 
-def run_of(
-    folder: str,
-    command: tuple[str, ...],
-    block: Line,
-    label: str,
-    values: Line,
-    first: int,
-) -> Run:
-    """The run of a block's row; ``first`` is the recipe's first seed."""
-    row = pick(label, rows_of(block), "row")
+def runs_of(block: Line, seeds: list[int]) -> list[Run]:
+    """The runs of a block: a seed, a partition and a row each."""
+    suffix = block.get("suffix", "")
+    rows = {label + suffix: row for label, row in block["rows"].items()}
+    block = block | {"rows": rows}
+    choices = product(block.get("seeds", seeds), block["partition"], rows)
+    return [run_of(block, label, split, seed) for seed, split, label in choices]
+
+
+def run_of(block: Line, label: str, partition: str, seed: int) -> Run:
+    """The run of a row."""
+    row = block["rows"][label]
     signature = inspect.signature(METHODS[row["method"]]).parameters
     options = {n: v for n, v in block.get("all", {}).items() if n in signature}
-    options |= {
-        n: v for n, v in row.items() if n not in ("method", "but", "scales", "tune")
-    }
-    names = {f.name for f in fields(Experiment)} - {"partition"}
-    values = {n: v for n, v in block.items() if n in names} | values
-    if values.get("task", "classification") == "classification":
-        values.setdefault(
-            "network", NETWORKS.get(values.get("dataset", "digits"), "cifar_cnn")
-        )
-    e = Experiment(method=row["method"], options=options, **values)
+    for name, value in row.items():
+        if name not in ROW:
+            options[name] = value
+    names = {f.name for f in fields(Experiment)}
+    values = {n: v for n, v in block.items() if n in names}
+    values |= {"method": row["method"], "options": options}
+    values |= {"partition": partition, "seed": seed}
+    if "task" not in values:
+        dataset = values.get("dataset", "digits")
+        values.setdefault("network", NETWORKS.get(dataset, "cifar_cnn"))
+    words = ("--only", label, "--partition", partition, "--seed", str(seed))
+    on_gpu = block["device"].startswith("cuda")
     run = Run(
-        folder,
+        block["folder"],
         label,
-        e,
-        engine=block.get(
-            "engine", "auto" if e.device.startswith("cuda") else "sequential"
-        ),
+        Experiment(**values),
+        engine=block.get("engine", "auto" if on_gpu else "sequential"),
         but=row.get("but", {}),
         search=row.get("scales", {}),
-        command=(
-            *command,
-            "--only",
-            label,
-            "--partition",
-            e.partition,
-            "--seed",
-            str(e.seed),
-        ),
+        command=(*block["command"], *words),
     )
-    tune = block.get("tune")
-    if not tune:
-        return run
-    [(option, candidates)] = row.get("tune", tune["options"]).items()
+    return with_trials(run, block) if block.get("tune") else run
+
+
+def with_trials(run: Run, block: Line) -> Run:
+    """The run, and a trial for each value of the option that is tuned."""
+    tune = block["tune"]
+    e = run.experiment
+    [(option, values)] = block["rows"][run.label].get("tune", tune["options"]).items()
     if option == "as":  # the choice of another row
-        label = candidates + block.get("suffix", "")
-        other = run_of(folder, command, block, label, values, first)
+        label = values + block.get("suffix", "")
+        other = run_of(block, label, e.partition, e.seed)
         return replace(run, tuned=other.tuned, trials=other.trials)
-    pick(option, signature, f"option of {e.method}")
-    if not isinstance(candidates, list) or not candidates:
-        raise ValueError(
-            f"The best {option} is chosen among a list, not {candidates!r}."
-        )
-    rounds = min(e.rounds, max(tune.get("rounds", 1), math.ceil(e.rounds / 4)))
-    e = replace(e, seed=TRIAL_SEED + first, rounds=rounds, test=None, validation=True)
+    rounds = max(tune.get("rounds", 1), math.ceil(e.rounds / 4))
+    e = replace(
+        e,
+        seed=TRIAL_SEED + block["first"],
+        rounds=min(e.rounds, rounds),
+        test=None,
+        validation=True,
+    )
+    run = replace(run, tuned=option)
     trials = []
-    for value in candidates:
-        title = f"{label}, {option} {value}"
+    for value in values:
         trial = replace(e, options=e.options | {option: value})
-        trials.append(
-            replace(run, label=title, experiment=trial, kind="trial", tuned=option)
-        )
-    return replace(run, tuned=option, trials=tuple(trials))
+        label = f"{run.label}, {option} {value}"
+        trials.append(replace(run, label=label, experiment=trial, kind="trial"))
+    return replace(run, trials=tuple(trials))
 
 
 def with_needs(runs: Iterable[Run]) -> dict[Key, Run]:
-    """Searches, trials and runs by their keys, each after what it needs."""
+    """Searches, trials and runs by their keys, each after those that it needs."""
     runs = list(runs)
     trials = [trial for run in runs for trial in run.trials]
     searches = [search for run in (*trials, *runs) for search in run.searches]
     return {run.key: run for run in (*searches, *trials, *runs)}
 
 
-# ---- doing them ----------------------------------------------------------------------
-
-
 def stored(runs: Iterable[Run]) -> dict[Key, Line]:
-    """The stored lines of these runs' files. Lines of uncommitted code do not count,
-    nor those with an option that was chosen on test images."""
+    """The stored lines of these runs' files.
+
+    Packed lines do not count if their code was not committed, or if an option was
+    chosen on test images.
+    """
     lines = {}
     for name in dict.fromkeys(run.folder for run in runs):
         for line in results.packed(name):
@@ -318,28 +314,45 @@ def stored(runs: Iterable[Run]) -> dict[Key, Line]:
     return lines
 
 
-def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> Line:
-    """Do one run, from its checkpoint if there is one -> the line that its file
-    holds."""
+def plan(
+    recipe: str | None = None, scale: str = "quick", **choice: Any
+) -> "pandas.DataFrame":
+    """A row for each run that ``reproduce`` would do or find, and for each trial and
+    search: the columns of ``Run.row``, ``stored``, and ``hours`` of what is stored."""
+    with extra("plot"):
+        import pandas
+
+    listed = with_needs(runs(recipe, scale, **choice))
+    lines = stored(listed.values())
+    rows = []
+    for key, run in listed.items():
+        origin = lines[key]["meta"]["provenance"] if key in lines else {}
+        hours = float(origin.get("seconds", math.nan)) / 3600
+        rows.append({**run.row, "stored": key in lines, "hours": hours})
+    return pandas.DataFrame(rows)
+
+
+# ---- doing them ----------------------------------------------------------------------
+
+
+def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> None:
+    """Do one run, from its checkpoint if there is one, and write its line to a file."""
     folder, name = run.key
     path = results.RECENT / folder / f"{name}.json"
     checkpoint = path.with_suffix(".checkpoint")
     began = time.monotonic()
     do = search if run.kind == "search" else train
     line = do(run, checkpoint, progress)
-    # a run that was stopped has the seconds of its rounds, without evaluation
-    seconds = max(
-        time.monotonic() - began, sum(row["seconds"] for row in line.get("rows", ()))
-    )
+    seconds = time.monotonic() - began
     line["meta"]["provenance"] = origin | {
         "command": shlex.join(run.command),
         "hardware": hardware(run.experiment.device),
         "seconds": f"{seconds:.1f}",
     }
-    line = {"hash": name, "experiment": run.stated, **line}
+    line = {"hash": name, "experiment": run.entry, **line}
     write_text(path, to_json(line) + "\n")
     checkpoint.unlink(missing_ok=True)
-    return line
+    print(f"{folder}, {run.label}: done in {seconds:.1f} s", flush=True)
 
 
 def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
@@ -347,11 +360,8 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
     search."""
     e = run.experiment
     lines = stored([run])
-    for need in (*run.searches, *run.trials):
-        if need.key not in lines:
-            raise ValueError(f"{need.name}, which it needs, is not there.")
     options = {}
-    about: Line = {"label": run.label}
+    meta: Line = {"label": run.label}
     if run.trials:
         accuracy = {}
         for trial in run.trials:
@@ -359,24 +369,26 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
             value = trial.experiment.options[run.tuned]
             accuracy[value] = history.late_accuracy() if history.evaluated else math.nan
         options[run.tuned] = best(accuracy)
-        about |= {"tuned": {run.tuned: accuracy}, "chosen_on": "validation"}
-    about["options"] = {"method": e.method, **e.options, **options}
-    for one in run.searches:
-        scales = lines[one.key]["scales"]
-        options["scales"] = Scales(
-            {name: torch.tensor(v) for name, v in scales.items()}
-        )
-    method = run.method(**options)
+        meta |= {"tuned": {run.tuned: accuracy}, "chosen_on": "validation"}
+    meta["options"] = {"method": e.method, **e.options, **options}
+    for need in run.searches:
+        scales = lines[need.key]["scales"]
+        tensors = {name: torch.tensor(values) for name, values in scales.items()}
+        options["scales"] = Scales(tensors)
     task = e.make_task()
-    how = asdict(e.settings) | {
-        "engine": run.engine,
-        "threads": e.threads,
-        "progress": progress,
-    }
-    history = federate(method, task, e.rounds, checkpoint=checkpoint, **how)
+    history = federate(
+        run.method(**options),
+        task,
+        e.rounds,
+        engine=run.engine,
+        threads=e.threads,
+        checkpoint=checkpoint,
+        progress=progress,
+        **asdict(e.settings),
+    )
     if task.source.note:
-        about["note"] = task.source.note
-    history.meta |= about
+        meta["note"] = task.source.note
+    history.meta |= meta
     return history.to_dict()
 
 
@@ -392,11 +404,12 @@ def best(accuracy: dict[Any, float]) -> Any:
 
 def search(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
     """The scales that the server's search finds."""
-    e = run.experiment
-    task = e.make_task()
-    how = {n: v for n, v in run.search.items() if n not in SEARCHED}
+    task = run.experiment.make_task()
     scales = fed_repopt_search.repopt_search(
-        task, network=e.network, checkpoint=checkpoint, **how
+        task,
+        network=run.experiment.network,
+        checkpoint=checkpoint,
+        **{n: v for n, v in run.search.items() if n not in SEARCHED},
     )
     note = {"note": task.source.note} if task.source.note else {}
     return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
@@ -412,20 +425,6 @@ def hardware(device: str) -> str:
     return f"{(*names, platform.machine())[0]}, {os.cpu_count()} cores"
 
 
-def attempt(run: Run, origin: dict[str, str], progress: bool | None) -> str:
-    """Do a run and print what it reached -> the reason if it fails."""
-    try:
-        line = make(run, origin, progress)
-    except (ValueError, RuntimeError, OSError, MemoryError) as error:
-        print(f"{run.folder}, {run.name}: {error_text(error)}", flush=True)
-        return error_text(error)
-    tests = [
-        row["accuracy"] for row in line.get("rows", ()) if row["accuracy"] is not None
-    ]
-    print(f"{run.folder}, {run.name}: last test {tests[-1:]}", flush=True)
-    return ""
-
-
 def reproduce(
     recipe: str | None = None,
     scale: str = "quick",
@@ -433,8 +432,10 @@ def reproduce(
     progress: bool | None = None,
     **choice: Any,
 ) -> "pandas.DataFrame":
-    """Do what ``runs`` lists and is not stored: searches, then trials, then the runs ->
-    the summary of the stored runs. ``ValueError`` at the end if one failed."""
+    """Do the runs that ``runs`` lists and nobody stored: searches, then trials, then
+    the runs. Return the summary of the stored runs.
+
+    An error ends it, and so does Ctrl-C; the same call goes on from there."""
     with extra("plot"):
         import pandas  # noqa: F401  before hours of runs, not after
     with extra("lab"):
@@ -444,104 +445,44 @@ def reproduce(
     listed = runs(recipe, scale, **choice)
     lines = stored(listed)
     todo = with_needs(run for run in listed if run.key not in lines)
-    absent = lacking(todo.values())
-    how = results.provenance(), progress if jobs == 1 else False
-    reasons = list(absent.values())
-    try:
-        for kind in ("search", "trial", "run"):
-            stage = [
-                run
-                for key, run in todo.items()
-                if run.kind == kind and key not in lines and run.dataset not in absent
-            ]
-            reasons += Parallel(jobs)(delayed(attempt)(run, *how) for run in stage)
-    except KeyboardInterrupt:
-        print("Stopped. What is finished is kept; the same command goes on from there.")
-        raise
-    failed = [reason for reason in reasons if reason]
-    if failed:
-        raise ValueError(f"Not all was done, first because: {failed[0]}")
+    todo = {key: run for key, run in todo.items() if key not in lines}
+    for run in {run.row["data"]: run for run in todo.values()}.values():
+        run.experiment.make_task()  # data are fetched once, before several processes
+    origin = results.provenance()
+    for kind in ("search", "trial", "run"):
+        Parallel(jobs)(
+            delayed(make)(run, origin, progress if jobs == 1 else False)
+            for run in todo.values()
+            if run.kind == kind
+        )
     lines = stored(listed)
     histories: dict[str, list[History]] = {}
     for run in listed:
-        name = run.name.rpartition(" ")[0]  # without the seed
-        histories.setdefault(name, []).append(History.from_dict(lines[run.key]))
+        values = [run.row[name] for name in ("row", "task", "data", "partition")]
+        history = History.from_dict(lines[run.key])
+        histories.setdefault(" ".join(values), []).append(history)
     return results.summary(histories)
 
 
-def whole_set(e: Experiment) -> int:
-    """The number of training images of the whole data set."""
-    if e.task == "segmentation":
-        return MASKS[0]
-    sets = SETS if e.task == "classification" else PICTURES
-    return sets[e.dataset.partition(":")[0]].train
-
-
-def lacking(runs: Iterable[Run]) -> dict[str, str]:
-    """Data set -> why it cannot be had. Those that can be fetched are fetched. A part
-    of a data set is not enough for a run of the whole."""
-    reasons = {}
-    for run in {run.dataset: run for run in runs}.values():
-        e = run.experiment
-        try:
-            samples = sum(e.make_task().sizes)
-            if e.train is None and samples < whole_set(e):
-                raise DataError(
-                    f"{e.dataset} has {samples} training images here, a part of it."
-                )
-        except DataError as error:
-            reasons[run.dataset] = str(error)
-            print(f"left out: {error}", flush=True)
-    return reasons
-
-
-def plan(
-    recipe: str | None = None, scale: str = "quick", **choice: Any
-) -> "pandas.DataFrame":
-    """A row for each run that ``reproduce`` would do or find, and for each trial and
-    search: ``kind``, ``file``, ``name``, ``data``, ``stored``, and ``hours`` of what is
-    stored."""
-    with extra("plot"):
-        import pandas
-
-    listed = with_needs(runs(recipe, scale, **choice))
-    lines = stored(listed.values())
-    rows = []
-    for key, run in listed.items():
-        origin = lines[key]["meta"]["provenance"] if key in lines else {}
-        row = {
-            "kind": run.kind,
-            "file": run.folder,
-            "name": run.name,
-            "data": run.experiment.dataset,
-            "stored": key in lines,
-        }
-        rows.append({**row, "hours": float(origin.get("seconds", math.nan)) / 3600})
-    return pandas.DataFrame(rows)
-
-
 def pack() -> list[str]:
-    """Move finished runs of ``runs/`` into the packed files -> a line a file.
+    """Move finished runs of ``runs/`` into the packed files; return a line a file.
 
     A run replaces that of the same experiment; others are added at the end. Runs of
-    uncommitted code are refused. Files of other runs than the recipes' stay."""
-    listed = {key for scale in SCALES for key in with_needs(runs(None, scale))}
+    uncommitted code are refused.
+    """
     report = []
-    for name in sorted({folder for folder, _ in listed}):
-        new = {
-            p: x for p, x in results.recent(name).items() if (name, x["hash"]) in listed
-        }
+    for folder in sorted(results.RECENT.glob("*")):
+        new = results.recent(folder.name)
         for path, line in new.items():
             if not results.committed(line):
                 raise ValueError(
                     f"{path} is of uncommitted code: commit, remove it, run again."
                 )
         if new:
-            lines = {
-                line["hash"]: line for line in [*results.packed(name), *new.values()]
-            }
-            results.write(results.packed_file(name), lines.values())
-            report.append(f"{name}: {len(new)} runs packed")
+            lines = [*results.packed(folder.name), *new.values()]
+            by_hash = {line["hash"]: line for line in lines}
+            results.write(results.packed_file(folder.name), by_hash.values())
+            report.append(f"{folder.name}: {len(new)} runs packed")
         for path in new:
             path.unlink()
     return report

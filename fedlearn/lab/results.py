@@ -1,9 +1,10 @@
 """Stored runs and their tables.
 
-A line of ``data/<chapter>/results/<name>.jsonl.gz`` is a run: its experiment, the hash of the
-experiment, and its history (or the scales that FedRepOpt's search has found). New runs
-are single files in ``runs/<name>/`` below the working directory, until ``fedlearn
-pack`` moves them into ``data``."""
+A line of ``data/<chapter>/results/<name>.jsonl.gz`` is a run: its experiment, the hash
+of the experiment, and its history, or the scales that FedRepOpt's search found. New runs
+are single files in ``runs/<name>/`` below the working directory, until ``fedlearn pack``
+moves them into ``data``.
+"""
 
 import gzip
 import hashlib
@@ -49,19 +50,18 @@ def hash_of(experiment: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def git(*words: str) -> str:
+    """What git says about the checkout; an error if this is none."""
+    command = ["git", "-C", str(data_path().parent), *words]
+    return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True)
+
+
 def provenance() -> dict[str, str]:
     """Command, day and commit of a result; "-dirty" marks programs that differ from the
     commit."""
-    git = ["git", "-C", str(data_path().parent)]
     try:
-        describe = [*git, "describe", "--always", "--abbrev=12"]
-        commit = subprocess.check_output(
-            describe, stderr=subprocess.DEVNULL, text=True
-        ).strip()
-        changed = subprocess.check_output(
-            [*git, "status", "--porcelain", "--", *SOURCES]
-        )
-        if changed:
+        commit = git("describe", "--always", "--abbrev=12").strip()
+        if git("status", "--porcelain", "--", *SOURCES):
             commit += "-dirty"
     except (OSError, subprocess.CalledProcessError):
         commit = "not a checkout"
@@ -79,28 +79,16 @@ def committed(line: Line) -> bool:
 
 
 def read(path: Path) -> list[Line]:
-    """The runs of a file: packed, or JSON of a history or of several; ``ValueError``
-    for a file without runs, and for a run with the hash of another experiment."""
-    try:
-        if path.name.endswith(PACKED):
-            texts = gzip.decompress(path.read_bytes()).decode().splitlines()
-            lines = [json.loads(text) for text in texts]
-        else:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            lines = data if isinstance(data, list) else [data]
-    except (ValueError, EOFError, OSError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is no result of fedlearn: it cannot be read ({error})."
-        ) from None
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line, dict) or not {"rows", "scales"} & line.keys():
-            raise ValueError(
-                f"{path} is no result of fedlearn: entry {number} is no run."
-            )
-        if "experiment" in line and line.get("hash") != hash_of(line["experiment"]):
-            raise ValueError(
-                f"{path}: the hash of entry {number} is not of its experiment."
-            )
+    """The lines of a file: packed, or JSON of a history or of several."""
+    if path.name.endswith(PACKED):
+        texts = gzip.decompress(path.read_bytes()).decode().splitlines()
+        lines = [json.loads(text) for text in texts]
+    else:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        lines = data if isinstance(data, list) else [data]
+    for line in lines:
+        if "experiment" in line and line["hash"] != hash_of(line["experiment"]):
+            raise ValueError(f"{line['hash']} is not the hash of its experiment")
     return lines
 
 
@@ -134,40 +122,49 @@ def recent(name: str) -> dict[Path, Line]:
     return {path: read(path)[0] for path in sorted((RECENT / name).glob("*.json"))}
 
 
-def load(name: str) -> list[History]:
-    """The book's runs of a file in ``data/<chapter>/results``, as histories; without the trials
-    that chose an option. ``name`` is that of a packed file, or of one that ``fedlearn
-    compare --out`` made.
+def load(name: str | Path) -> list[History]:
+    """The runs of a file, as histories, without the trials that chose an option.
+
+    ``name`` is that of the book's runs in ``data/<chapter>/results``, or a file that
+    ``fedlearn compare --out`` made. ``ValueError`` names a file that holds no runs.
 
     >>> {h.method for h in load("rpn_digits")} == {"fedavg", "rpn"}
     True
     """
-    single = packed_file(name).with_name(f"{name}.json")
-    lines = read(single) if single.exists() else packed(name)
-    return [History.from_dict(line) for line in lines if is_whole(line)]
+    path = Path(name)
+    if not path.suffix:
+        path = packed_file(path.name).with_name(f"{name}.json")
+        if not path.exists():
+            return histories(packed(str(name)))
+    try:
+        return histories(read(path))
+    except (LookupError, TypeError, ValueError, AttributeError, EOFError) as error:
+        raise ValueError(f"{path} is no result of fedlearn ({error!r}).") from None
 
 
-def is_whole(line: Line) -> bool:
-    """Whether a line is neither a search nor a trial that chose an option."""
-    return "rows" in line and not line.get("experiment", {}).get("short")
+def histories(lines: Iterable[Line]) -> list[History]:
+    """The histories of lines, without searches and trials."""
+    return [
+        History.from_dict(line)
+        for line in lines
+        if "scales" not in line and not line.get("experiment", {}).get("short")
+    ]
 
 
 # ---- tables --------------------------------------------------------------------------
 
 
 def tables(
-    places: str | Path | Iterable[str | Path | History] | None = None,
+    runs: Iterable[History] | None = None,
 ) -> "tuple[pandas.DataFrame, pandas.DataFrame]":
-    """The runs of ``places`` (files, folders or histories; by default the book's) as
-    two tables.
+    """Histories, by default all that the book has stored, as two tables.
 
     The first has a row a run: ``label``, ``method``, ``dataset``, ``partition``,
     ``clients``, ``network``, ``seed``, ``last test``, ``last quarter`` (mean of the
     tests in the last quarter of the rounds), ``chosen on`` ("test" or "validation"
     images, if an option was chosen), ``hours``, ``commit``, ``hardware``, ... The
     second has a row a round of the ``run`` with that index: ``round``, ``accuracy``,
-    ``bytes_up``, ... Trials are left out, and files in a folder that hold no run.
-    ``ValueError`` for a named file without runs, and for a folder without files.
+    ``bytes_up``, ...
 
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
@@ -176,96 +173,64 @@ def tables(
     with extra("plot"):
         import pandas
 
-    if places is None:
-        places = sorted(data_path().glob("*/results"))
-    runs: list[Line] = []
-    rounds: list[Line] = []
-    for place in [places] if isinstance(places, str | Path) else places:
-        for run, rows in (
-            [_rows(place)] if isinstance(place, History) else _runs_in(Path(place))
-        ):
-            rounds += [{"run": len(runs), **row} for row in rows]
-            runs.append(run)
-    return pandas.DataFrame(runs), pandas.DataFrame(rounds)
+    files: dict[str, Iterable[History]] = {}
+    if runs is not None:
+        files[""] = runs
+    else:
+        for path in sorted(data_path().glob(f"*/results/*{PACKED}")):
+            name = path.name.removesuffix(PACKED)
+            files[name] = load(name)
+    first = []
+    second = []
+    for file, histories in files.items():
+        for history in histories:
+            second += [{"run": len(first), **row} for row in round_rows(history)]
+            first.append({"file": file, **run_row(history)})
+    return pandas.DataFrame(first), pandas.DataFrame(second)
 
 
-def _runs_in(place: Path) -> list[tuple[Line, list[Line]]]:
-    """The runs of a file, or of all files of a folder that hold runs."""
-    files = [place]
-    if place.is_dir():
-        files = sorted(place.rglob("*.json")) + sorted(place.rglob(f"*{PACKED}"))
-    if not files:
-        raise ValueError(
-            f"There is no result in the folder {place}: no .json, no {PACKED}."
-        )
-    runs = []
-    for path in files:
-        try:
-            whole = [line for line in read(path) if is_whole(line)]
-            runs += [
-                _rows(History.from_dict(line), _title(path), line) for line in whole
-            ]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if path == place:
-                raise ValueError(
-                    f"{path} is no result of fedlearn ({error!r})."
-                ) from None
-    return runs
-
-
-def _rows(
-    h: History, file: str = "", line: Line | None = None
-) -> tuple[Line, list[Line]]:
-    """The row of a run, and those of its rounds; an error for what is no history."""
+def run_row(h: History) -> Line:
+    """The row of a run."""
     meta = h.meta
     task = meta["task"]
-    last = h.final
     origin = meta.get("provenance", {})
-    options = meta.get("options", {})
     unseeded = {name: value for name, value in task.items() if name != "seed"}
     names = [meta.get("parts"), meta.get("label"), h.method]
-    run = {
-        "file": file,
-        "hash": (line or {}).get("hash", ""),
+    row = {
         # equal for runs with other seeds
         "alike": hash_of({"": str([unseeded, meta.get("settings"), len(h), *names])}),
-        "label": str(meta.get("label") or h.method),
-        "method": str(options.get("method", h.method)),
-        "options": to_json(options),
-        "task": str(task.get("task", "classification")),
-        "dataset": str(task["dataset"]),
-        "partition": split_text(str(task["partition"])),
-        "clients": int(task["clients"]),
+        "label": meta.get("label") or h.method,
+        "method": meta.get("options", {}).get("method", h.method),
+        "task": task.get("task", "classification"),
+        "dataset": task["dataset"],
+        "partition": split_text(task["partition"]),
+        "clients": task["clients"],
         "network": str(task.get("network")),
-        "train": task.get("train"),
-        "seed": int(task.get("seed", 0)),
+        "seed": task.get("seed", 0),
         "rounds": len(h),
-        "measure": str(h.measure),
+        "measure": h.measure,
         **h.reached,
         "chosen on": h.chosen_on,
-        "loss": last["loss"],
-        **{k: v for k, v in last.items() if k not in COLUMNS and isinstance(v, float)},
-        "hours": float(origin.get("seconds") or h.seconds.sum()) / 3600,
-        **{k: origin.get(k, "") for k in ("commit", "date", "hardware", "command")},
+        "loss": h.final["loss"],
     }
-    rounds = []
+    for name, value in h.final.items():
+        if name not in COLUMNS and isinstance(value, float):
+            row[name] = value
+    row["hours"] = float(origin.get("seconds") or h.seconds.sum()) / 3600
+    for name in ("commit", "date", "hardware", "command"):
+        row[name] = origin.get(name, "")
+    return row
+
+
+def round_rows(h: History) -> list[Line]:
+    """The rows of a run's rounds: their numbers, and how many clients took part and
+    were refused."""
+    rows = []
     for row in h.rows:
-        entry = {
-            k: v for k, v in row.items() if v is None or isinstance(v, int | float)
-        }
-        for name in ("bytes_up", "bytes_down", "seconds"):
-            entry[name] = 0 + row[name]  # an error for what is no number
-        for name in ("clients", "refused"):
-            entry[name] = len(row.get(name, ()))
-        rounds.append(entry)
-    return run, rounds
-
-
-def _title(path: Path) -> str:
-    """A file's name as people type it; that of a book's file begins at the checkout."""
-    root = data_path()
-    inside = path.is_relative_to(root)
-    return (Path("data", path.relative_to(root)) if inside else path).as_posix()
+        numbers = {k: v for k, v in row.items() if isinstance(v, int | float | None)}
+        counts = {name: len(row.get(name, ())) for name in ("clients", "refused")}
+        rows.append(numbers | counts)
+    return rows
 
 
 @lru_cache
@@ -301,11 +266,9 @@ def spread(values: Collection[float | None], form: str = ".3f") -> str:
     text = f"{np.mean(present):{form}}"
     if len(present) > 1:
         text += f" ± {np.std(present, ddof=1):{form.lstrip('+')}}"
-    return (
-        text
-        if len(present) == len(values)
-        else f"{text} ({len(present)} of {len(values)} runs)"
-    )
+    if len(present) < len(values):
+        text += f" ({len(present)} of {len(values)} runs)"
+    return text
 
 
 class Difference(NamedTuple):
@@ -352,13 +315,6 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
     return Difference(mean, mean - half, mean + half, int((gaps > 0).sum()), n)
 
 
-def sent(histories: list[History]) -> tuple[float, float]:
-    """Megabytes of all clients, up and down, the mean of the runs."""
-    up = np.mean([h.bytes_up.sum() for h in histories]) / 1e6
-    down = np.mean([h.bytes_down.sum() for h in histories]) / 1e6
-    return float(up), float(down)
-
-
 def summary(
     runs: Mapping[str, History | list[History]],
     target: float | None = None,
@@ -369,8 +325,8 @@ def summary(
     Parameters
     ----------
     runs
-        Labels, each with a history or a list of histories, one a seed, which are shown as
-        mean ± standard deviation.
+        Labels, each with a history or a list of histories, one a seed, which are shown
+        as mean ± standard deviation.
     target
         A test accuracy, 0 to 1: rounds and megabytes until it is reached get columns.
     megabytes
@@ -393,20 +349,20 @@ def summary(
 
     rows = {}
     for label, value in runs.items():
-        histories = value if isinstance(value, list) else [value]
-        row: dict[str, Any] = {"rounds": len(histories[0])}
+        group = value if isinstance(value, list) else [value]
+        row: dict[str, Any] = {"rounds": len(group[0])}
         for name in MEASURES:
-            row[name] = spread([h.reached[name] for h in histories])
+            row[name] = spread([h.reached[name] for h in group])
         if megabytes is not None:
-            within = [h.accuracy_at(megabytes) for h in histories]
+            within = [h.accuracy_at(megabytes) for h in group]
             row[f"accuracy at {megabytes:.1f} MB"] = spread(within)
         if target is not None:
-            row[f"rounds to {target:.0%}"] = spread(
-                [h.rounds_to(target) for h in histories], ".1f"
-            )
-            row[f"MB to {target:.0%}"] = spread(
-                [h.megabytes_to(target) for h in histories], ".2f"
-            )
-        up, down = sent(histories)
-        rows[label] = row | {"MB up": f"{up:.2f}", "MB down": f"{down:.2f}"}
+            rounds = [h.rounds_to(target) for h in group]
+            row[f"rounds to {target:.0%}"] = spread(rounds, ".1f")
+            sizes = [h.megabytes_to(target) for h in group]
+            row[f"MB to {target:.0%}"] = spread(sizes, ".2f")
+        for way in ("up", "down"):
+            total = np.mean([getattr(h, f"bytes_{way}").sum() for h in group])
+            row[f"MB {way}"] = f"{total / 1e6:.2f}"
+        rows[label] = row
     return pandas.DataFrame(rows).T.rename_axis("method")

@@ -23,13 +23,9 @@ def random_task(network, shape, clients, samples, device="cpu", partition=None):
     y = torch.randint(0, 10, (count,), generator=fl.rng.generator(0, "labels"))
     mean, std = (128.0,) * shape[0], (64.0,) * shape[0]
     source = images.Source("random", x, y, x[:100], y[:100], mean, std, 10)
-    load, images.load = images.load, lambda name: source
-    try:
-        return fl.tasks.classification(
-            "random", clients, partition, network=network, device=device
-        )
-    finally:
-        images.load = load
+    return fl.tasks.classification(
+        source, clients, partition, network=network, device=device
+    )
 
 
 def plain_cnn(shape, classes):

@@ -245,7 +245,9 @@ def repeats(quick):
             "single": single,
         }
         hardware = line["meta"]["provenance"]["hardware"]
-        rows.append({"run": run.name, "file": run.folder, "hardware": hardware} | late)
+        e = run.experiment
+        name = f"{run.label} {e.dataset} {e.partition} {e.seed}"
+        rows.append({"run": name, "file": run.folder, "hardware": hardware} | late)
     return rows
 
 

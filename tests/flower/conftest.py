@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 for _name in ("task_id", "run_id", "node_id"):
     setattr(TaskIdentity, _name, 1)  # without which no message can be made
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "flower_app"))
 
 
 class Grid:
@@ -45,8 +47,9 @@ class Grid:
 
     @contextmanager
     def connect(self, *job):
-        self.job = flower.Job.of(*job)
-        self.app = flower._client_app(lambda question, context: self.job)
+        client, threads = job
+        self.job = flower.Job(client.method, client.task, client.settings, threads)
+        self.app = flower.client_app(lambda question, context: self.job)
         for k in range(self.job.task.clients):
             self.join(k, 100 + k)
         nodes = flower.Nodes(self, *self.options)

@@ -2,6 +2,8 @@
 missing named, and nothing lost in silence."""
 
 import pytest
+from fedlearn_app import client_app
+from fedlearn_app.config import experiment
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 import fedlearn as fl
@@ -190,7 +192,7 @@ def test_the_run_config_states_an_experiment():
         "out": "x",
         "wait": 600,
     }
-    e = flower.experiment(config)
+    e = experiment(config)
     assert e.options == {"share": 0.5, "by": "samples"} and e.augment == (
         "crop",
         "flip",
@@ -204,12 +206,12 @@ def test_the_run_config_states_an_experiment():
     )
 
 
-def test_a_client_app_trains_on_data_of_its_machine():
+def test_a_client_app_trains_on_data_of_its_machine(monkeypatch):
+    monkeypatch.setattr(client_app, "task", lambda context: small())
     context = Context(
         1, 5, {"partition-id": 2}, RecordDict(), {"clients": 3, "threads": 1}
     )
     content = RecordDict({flower.RECORD: ConfigRecord({"question": flower.JOIN})})
-    app = flower.client_app(lambda context: small())
-    reply = app(Message(content, 5, "query"), context).content[flower.RECORD]
+    reply = client_app.app(Message(content, 5, "query"), context).content[flower.RECORD]
     head = flower.Job(fl.methods.fedavg(), small(), fl.Settings(), 1).head()
     assert dict(reply) == {"client": 2} | head

@@ -71,6 +71,7 @@ REFUSED = """
     compare fedavg:lr=0.1/0.3 --lr 0.2 ~ lr is stated twice
     compare fedavg --jobs 0 ~ jobs
     compare fedavg --link 4G ~ LoRaWAN
+    run fedavg --against minutes ~ axis 'minutes'
     run fedavg --out leaf ~ leaf is a folder
     run fedavg --out . ~ . is a folder
     run fedavg --plot mine.py/x.png ~ mine.py is no folder
@@ -93,6 +94,7 @@ REFUSED = """
     run fedavg --dataset ./binary.csv ~ fl.data.table
     run fedavg --dataset leaf ~ fl.data.dataset
     run fedavg --dataset mine.py:nothing ~ maker
+    run fedavg --dataset mine.py:needy ~ argument: 'lr'
     run fedavg --dataset mine.py:finer ~ Did you mean 'fine'
     run fedavg --dataset digits --clients word ~ users=
     run fedavg --dataset mine.py:fine --network mine.py:needy ~ cannot be built
@@ -106,7 +108,7 @@ REFUSED = """
     reproduce rpn --scale huge ~ scale 'huge'
     reproduce rpn --only FedProx ~ row 'FedProx'
     reproduce rpn --partition shards:2 ~ partition
-    reproduce rpn --test 451 ~ test
+    reproduce rpn --seed 11 ~ seed 11
     classroom nowhere there ~ nowhere
     classroom nowhere there --for moodle ~ moodle
 """
@@ -125,9 +127,8 @@ def test_a_command_line_is_refused_in_one_sentence(nothing_trains, folder, line,
     before = files()
     status, err = said(line.split())
     assert status == 2 and noun in err, err
-    *notes, error = err.splitlines()
+    [error] = err.splitlines()
     assert error.startswith("fedlearn: ") and len(error) < 800
-    assert all(note.startswith("Going on from") for note in notes)
     assert files() == before
 
 

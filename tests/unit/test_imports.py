@@ -62,3 +62,14 @@ def test_the_small_package_imports_no_engine_and_no_page():
             assert not rooms & ELSEWHERE, name
         if name.split(".")[0] == "core":
             assert rooms <= CORE | {"core"}, name
+
+
+def test_an_engine_imports_the_small_package_alone():
+    """``core`` loads engines by name, so their imports are counted as those of core."""
+    reached, names = set(), [name for name in FILES if name.startswith("engines.")]
+    while names:
+        name = names.pop()
+        reached.add(name)
+        names += GRAPH[name] - reached
+    assert {"engines.flower", "engines.stacked"} <= reached
+    assert not {name.split(".")[0] for name in reached} & {"seeing", "lab", "book"}

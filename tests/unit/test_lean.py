@@ -72,7 +72,8 @@ def test_the_wheel_has_the_results_that_are_shown():
         p.relative_to(ROOT / "data").as_posix() for p in (ROOT / "data").rglob("*.*")
     }
     inside = {name for name in names if any(fnmatch(name, glob) for glob in globs)}
-    shown = {file.removeprefix("data/") for file in fl.results.tables()[0]["file"]}
+    files = [fl.results.packed_file(name) for name in fl.results.tables()[0]["file"]]
+    shown = {file.relative_to(ROOT / "data").as_posix() for file in files}
     texts = [p for kind in ("*.ipynb", "*.md") for p in (ROOT / "book").rglob(kind)]
     pages = "\n".join(p.read_text("utf-8") for p in texts)
     for name in inside - shown:  # what nobody shows stays outside

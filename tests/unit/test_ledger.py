@@ -2,6 +2,7 @@
 
 from collections import Counter
 from copy import deepcopy
+from decimal import Decimal
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ def test_entries_have_their_keys_and_read_claims_of_their_own_paper():
             and claim["verdict"] in claims.VERDICTS
         )
         assert claimed[claim.get("reading_of", claim["id"])] == claim["paper"]
-        assert claim["value"] in (None, True) or isinstance(
-            claim["value"], str
-        )  # digits are text
+        if claim["value"] not in (None, True):  # digits are text, as printed
+            text = f"{claim['printed']} {claim.get('read', '')}".replace(",", "")
+            assert format(Decimal(claim["value"]), "f") in text, claim["id"]
 
 
 def test_every_entry_is_what_its_recomputation_says():
@@ -66,12 +67,6 @@ def test_a_corrupted_entry_is_reported(name, change):
     with pytest.raises(ValueError, match=name):
         claims.audit(claims=[claim])
     assert "LEDGER WRONG" in claims.report(claims.audit(claims=[claim], strict=False))
-
-
-@pytest.mark.parametrize("formula", ["().__class__", "open('x')", "data.__len__()"])
-def test_formulas_reach_nothing_but_their_functions(formula):
-    with pytest.raises((NameError, ValueError)):
-        claims.evaluate(formula)
 
 
 @pytest.mark.parametrize(
