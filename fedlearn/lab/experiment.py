@@ -54,7 +54,7 @@ class Experiment(Settings):
         a network of fedlearn.models, or your own function (shape, classes) -> module:
         mine.py:name or module:name; by default the data set's own
     augment : tuple of str
-        crop or flip; for detection and segmentation flip
+        crop or flip, for classification
     metrics : tuple of str
         further measures of the test set: per_class; per_class_iou of masks,
         per_class_ap of boxes; per_client, client_spread, worst_client, personal of

@@ -204,9 +204,9 @@ def network(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
     from ..seeing import fcn, yolo
 
     makers = NETWORKS | {
-        "yolov3": yolo.YOLOv3,
-        "fcn32s": fcn.FCN32s,
-        "yolox": yolo.YOLOX,
+        "yolov3": yolo.yolov3,
+        "fcn32s": partial(fcn.fcn32s, (3, 320, 320)),
+        "yolox": yolo.yolox,
     }
     makers["conv"] = partial(torch.nn.Conv2d, bias=False)
     with torch.device("meta"):
@@ -355,7 +355,6 @@ NAMES: dict[str, Callable[..., Any]] = {
     "modules": lambda net, *kinds: sum(
         type(m).__name__ in kinds for m in net.modules()
     ),
-    "darknet_layers": lambda net: sum(net.layers().values()),
     # relative decline and gain in per cent between two printed numbers: (low, middle,
     # high)
     "drop": lambda before, after: tuple(

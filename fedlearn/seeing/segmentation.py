@@ -28,28 +28,22 @@ def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
     each = F.cross_entropy(
         scores.flatten(0, -4), masks, ignore_index=VOID, reduction="none"
     )
-    counted = (masks != VOID).sum((-2, -1)).clamp(min=1)
-    return (each.sum((-2, -1)) / counted).view(y.shape[:-2]).mean(-1)
+    counted = (masks != VOID).sum((-2, -1))
+    losses = each.sum((-2, -1)) / counted.clamp(min=1)
+    return losses.view(y.shape[:-2]).mean(-1)
 
 
 def per_class_iou(seen: Seen) -> list[float]:
     """The intersection over union of each class, whose mean is mIoU."""
-    both = seen.confusion.diag()
-    return (both / (seen.confusion.sum(0) + seen.confusion.sum(1) - both)).tolist()
-
-
-def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mirror every second picture and its mask, left to right, at random."""
-    mirrored = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device) < 0.5
-    masks = torch.where(mirrored[:, 0], y.flip(-1), y)
-    return torch.where(mirrored, x.flip(-1), x), masks
+    shared = seen.confusion.diag()
+    union = seen.confusion.sum(0) + seen.confusion.sum(1) - shared
+    return (shared / union).tolist()
 
 
 class Segmentation(Task):
     """Images with a mask: y uint8 [n, height, width], see ``targets``."""
 
     networks = SEGMENTERS
-    augmentations = {"flip": flip}
     known_metrics = METRICS | {"per_class_iou": per_class_iou}
     ignored = VOID
     batch = 128
@@ -71,7 +65,8 @@ class Segmentation(Task):
         """The class of each pixel [n, height, width], of scores for squares of k x k
         pixels."""
         k = self.shape[-1] // scores.shape[-1]
-        return scores.argmax(-3).repeat_interleave(k, -1).repeat_interleave(k, -2)
+        kinds = scores.argmax(-3).repeat_interleave(k, -1)
+        return kinds.repeat_interleave(k, -2)
 
     def score(
         self, net: nn.Module, client: int | None, predictions: ByClient
@@ -86,19 +81,17 @@ class Segmentation(Task):
             "validate_args": False,
         }
         overlap = classification.MulticlassJaccardIndex(**options).to(self.device)
-        right = classification.MulticlassAccuracy(average="micro", **options).to(
-            self.device
-        )
-        total, predicted = 0.0, []
+        right = classification.MulticlassAccuracy(average="micro", **options)
+        right = right.to(self.device)
+        total = 0.0
+        predicted = []
         for scores, target in self.tested(net):
             total += float(self.loss(scores, target)) * len(target)
             kinds = self.read(scores)
             overlap.update(kinds, target.long())
             right.update(kinds, target.long())
-            if self.metrics:
-                predicted.append(kinds.to(torch.uint8).cpu())
-        if predicted:
-            predictions[client] = torch.cat(predicted)
+            predicted.append(kinds.to(torch.uint8).cpu())
+        predictions[client] = torch.cat(predicted)
         return {
             "accuracy": float(overlap.compute()),
             "loss": total / len(self.test[1]),
@@ -119,7 +112,7 @@ def segmentation(**arguments: Any) -> Segmentation:
         scores [batch, classes, height, width], or a k-th of both sides.
     metrics
         "per_class_iou", or those of ``fl.tasks.classification``, of pixels.
-    clients, partition, seed, augment, train, test, device, validation
+    clients, partition, seed, train, test, device, validation
         As of ``detection``.
 
     Examples

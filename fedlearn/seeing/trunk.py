@@ -38,8 +38,10 @@ def lite0() -> nn.Module:
     # the random weights, replaced at once, take no draw of a run
     with rng.scope(0, "trunk"):
         net = EfficientNet.from_name("efficientnet-lite0")
-    net.load_state_dict(torch.load(File.get_model_file_path(), weights_only=True))
-    return net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    weights = torch.load(File.get_model_file_path(), weights_only=True)
+    net.load_state_dict(weights)
+    net.eval().requires_grad_(False)
+    return net.to(memory_format=torch.channels_last)
 
 
 class Trunk(nn.Module):
@@ -53,19 +55,20 @@ class Trunk(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         # maps that an evaluation caches are used in training later
         with torch.inference_mode(False), torch.no_grad():
-            pixels = x.cpu().contiguous().numpy()
             # one by one: the last bits depend on the pictures of a batch
-            rows = [self.look_up(row, x[i : i + 1]) for i, row in enumerate(pixels)]
-            return [torch.stack(maps).to(x.device) for maps in zip(*rows, strict=True)]
+            pictures = [self.look_up(picture) for picture in x.split(1)]
+            levels = [torch.stack(maps) for maps in zip(*pictures, strict=True)]
+            return [maps.to(x.device) for maps in levels]
 
-    def look_up(self, pixels: Any, x: Tensor) -> list[Tensor]:
+    def look_up(self, x: Tensor) -> list[Tensor]:
         """The maps of one picture, without the batch's axis."""
+        pixels = x.cpu().contiguous().numpy()
         key = blake2b(pixels, digest_size=16).digest()
-        maps = cache.get(key)
-        if maps is None:
-            maps = [m[0] for m in self.compute(x)]
-            if len(cache) < LIMIT:
-                cache[key] = maps
+        if key in cache:
+            return cache[key]
+        maps = [m[0] for m in self.compute(x)]
+        if len(cache) < LIMIT:
+            cache[key] = maps
         return maps
 
     def compute(self, x: Tensor) -> list[Tensor]:
@@ -87,7 +90,8 @@ class Heads(nn.Module):
 
     def __init__(self, outputs: int, levels: int) -> None:
         super().__init__()
-        self.laterals = nn.ModuleList([nn.Conv2d(c, WIDTH, 1) for c in CHANNELS])
+        laterals = [nn.Conv2d(channels, WIDTH, 1) for channels in CHANNELS]
+        self.laterals = nn.ModuleList(laterals)
         self.heads = nn.ModuleList()
         for _ in range(levels):
             head = nn.Sequential(
@@ -99,14 +103,12 @@ class Heads(nn.Module):
             self.heads.append(head)
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
-        fine, middle, coarse = [
-            layer(x) for layer, x in zip(self.laterals, maps, strict=True)
-        ]
+        layers = zip(self.laterals, maps, strict=True)
+        fine, middle, coarse = [layer(x) for layer, x in layers]
         middle = middle + F.interpolate(coarse, scale_factor=2)
         fine = fine + F.interpolate(middle, scale_factor=2)
-        return [
-            head(x) for head, x in zip(self.heads, (fine, middle, coarse), strict=False)
-        ]
+        levels = (fine, middle, coarse)
+        return [head(x) for head, x in zip(self.heads, levels, strict=False)]
 
 
 class Finest(Heads):
@@ -126,11 +128,10 @@ def lite0_fcn(in_shape: Shape = (3, 224, 224), classes: int = 21) -> Network:
 def lite0_detector(in_shape: Shape = (3, 224, 224), classes: int = 20) -> Network:
     """A detector on the frozen trunk, with YOLOX's loss: 146,251 parameters with VOC's
     20 classes, 110,592 of them in its three 3x3 convolutions."""
-    head = SimOTA()
-    outputs = head.channels(classes)
+    outputs = 5 + classes
     heads = Heads(outputs, len(CHANNELS))
     for layers in heads.heads:
-        expect_few(layers[-1], range(4, outputs), 0.01)
+        expect_few(layers[-1], 0.01)
     net = Network(Trunk(), heads)
-    net.head = head
+    net.head = SimOTA()
     return net
