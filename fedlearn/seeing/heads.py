@@ -14,7 +14,7 @@ from torch import Tensor, nn
 Size = tuple[int, ...]  # height and width of the images in pixels
 
 
-def expect_few(layer: nn.Conv2d, share: float, stop: int | None = None) -> None:
+def set_prior(layer: nn.Conv2d, share: float, stop: int | None = None) -> None:
     """Biases by which objectness, and with it the class scores up to the output
     ``stop``, begin with a sigmoid of ``share``."""
     with torch.no_grad():

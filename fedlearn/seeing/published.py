@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -137,7 +136,9 @@ def load(place: Path, name: str, targets: str, size: int = 160) -> Source:
                 shutil.unpack_archive(place, folder)
             root = Path(folder, published.places[0])
         names, train = list_part(root, targets, "train")
-        _, test = list_part(root, targets, "val")
+        test_names, test = list_part(root, targets, "val")
+        if test_names != names:
+            raise DataError(f"{place} has other classes to test than to train.")
         x, y = scaled(train, size, targets)
         test_arrays = scaled(test, size, targets)
     whole = MASKS if targets == "masks" else (published.train, published.test)
@@ -148,7 +149,7 @@ def load(place: Path, name: str, targets: str, size: int = 160) -> Source:
             f"{len(test)} of {whole[1]:,} to test"
         )
     make = from_boxes if targets == "boxes" else from_masks
-    source = make(
+    return make(
         x,
         y,
         len(names),
@@ -157,8 +158,9 @@ def load(place: Path, name: str, targets: str, size: int = 160) -> Source:
         files=[str(picture) for picture, _ in train + test],
         names=names,
         note=note,
+        mean=MEAN,
+        std=STD,
     )
-    return replace(source, mean=MEAN, std=STD)
 
 
 @contextmanager
@@ -181,7 +183,7 @@ def scaled(items: Items, size: int, targets: str) -> tuple[np.ndarray, list]:
         old = picture.size
         new = [max(1, round(side * size / max(old))) for side in old]
         width, height = new
-        pixels = np.asarray(picture.resize(new, BILINEAR))
+        pixels = np.array(picture.resize(new, BILINEAR))
         square[:, :height, :width] = pixels.transpose(2, 0, 1)
         if targets == "masks":
             mask = open_image(target)

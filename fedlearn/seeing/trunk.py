@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from .. import rng
 from ..errors import DataError
 from ..models.cnn import Network, Shape
-from .heads import SimOTA, expect_few
+from .heads import SimOTA, set_prior
 
 BLOCKS = 4, 10, 15  # whose maps are taken, of strides 8, 16 and 32
 CHANNELS = 40, 112, 320  # of these maps
@@ -57,8 +57,8 @@ class Trunk(nn.Module):
         with torch.inference_mode(False), torch.no_grad():
             # one by one: the last bits depend on the pictures of a batch
             pictures = [self.look_up(picture) for picture in x.split(1)]
-            levels = [torch.stack(maps) for maps in zip(*pictures, strict=True)]
-            return [maps.to(x.device) for maps in levels]
+            levels = zip(*pictures, strict=True)
+            return [torch.stack(maps).to(x.device) for maps in levels]
 
     def look_up(self, x: Tensor) -> list[Tensor]:
         """The maps of one picture, without the batch's axis."""
@@ -131,7 +131,7 @@ def lite0_detector(in_shape: Shape = (3, 224, 224), classes: int = 20) -> Networ
     outputs = 5 + classes
     heads = Heads(outputs, len(CHANNELS))
     for layers in heads.heads:
-        expect_few(layers[-1], 0.01)
+        set_prior(layers[-1], 0.01)
     net = Network(Trunk(), heads)
     net.head = SimOTA()
     return net

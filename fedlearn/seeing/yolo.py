@@ -5,7 +5,7 @@ small detector for digit scenes, which is trained."""
 from torch import nn
 
 from ..models.cnn import Network, Shape, conv_bn, pooled
-from .heads import Centre, expect_few
+from .heads import Centre, set_prior
 
 SCENES = (16, 32, 64, 64, 64)  # channels of the networks for digit scenes
 
@@ -33,10 +33,9 @@ def yolov3(classes: int = 80) -> nn.ModuleList:
     }
     for width, inputs in branches.items():
         layers += conv_bn(inputs, width, 1)
-        layers += conv_bn(width, 2 * width)
-        layers += conv_bn(2 * width, width, 1)
-        layers += conv_bn(width, 2 * width)
-        layers += conv_bn(2 * width, width, 1)
+        for _ in range(2):
+            layers += conv_bn(width, 2 * width)
+            layers += conv_bn(2 * width, width, 1)
         layers += conv_bn(width, 2 * width)
         layers.append(nn.Conv2d(2 * width, 3 * (5 + classes), 1))
     layers += conv_bn(512, 256, 1)
@@ -111,7 +110,7 @@ def scene_detector(in_shape: Shape = (1, 64, 64), classes: int = 10) -> Network:
         *conv_bn(d, e),
     ]
     last = nn.Conv2d(e, 5 + classes, 1)
-    expect_few(last, 0.05, stop=5)
+    set_prior(last, 0.05, stop=5)
     net = Network(nn.Sequential(*layers), last)
     net.head = Centre()
     return net
