@@ -261,8 +261,8 @@ def moving_boxes(guess: float | None = None) -> dict[str, Any]:
     boxes = []
     for *run, scene, x1, y1, x2, y2, kind, score in seen()["boxes"]:
         boxes.append([*run, *placed(scene, (x1, y1, x2, y2)), kind, score])
-    rounds = pooled_layers()
-    alone = rounds[rounds["pooled"] == 0].drop(columns=["pooled", "up"])
+    rounds = pooled_layers().drop(columns="up")
+    alone = rounds[rounds["pooled"] == 0].drop(columns="pooled")
     rounds = rounds.merge(alone, on=["clients", "round"], suffixes=("", "_fedavg"))
     chosen = "datum.clients == clients && datum.round == round"
     chosen += " && datum.pooled == pooled"
