@@ -1,4 +1,4 @@
-"""Detection: pictures with any number of boxes."""
+"""Detection: images with any number of boxes."""
 
 import math
 from functools import cached_property
@@ -27,8 +27,8 @@ Boxes = dict[str, Tensor]  # of an image: boxes [k, 4] xyxy, scores [k], labels 
 
 
 def best(boxes: Tensor, scores: Tensor) -> Boxes:
-    """The strong ones of boxes [places, 4] with scores [places, classes] of one image,
-    each object once (torchvision's nms, class by class)."""
+    """Non-maximum suppression, class by class, of one image's boxes [places, 4] with
+    scores [places, classes], without the boxes of low scores."""
     from torchvision.ops import batched_nms
 
     score, label = scores.max(-1)
@@ -43,9 +43,9 @@ def best(boxes: Tensor, scores: Tensor) -> Boxes:
 def precisions(
     predictions: list[Boxes], y: Tensor, **options: Any
 ) -> dict[str, Tensor]:
-    """torchmetrics' COCO evaluation of predictions; y [n, objects, 6]. A mean is -1
-    where no object counts. A prediction inside an ignored object counts neither as
-    right nor as wrong, as in COCO's crowds."""
+    """torchmetrics' COCO evaluation of predictions; y [n, objects, 6]. A mean over no
+    object is -1. Ignored objects are COCO's crowds: a prediction inside one is neither
+    right nor wrong."""
     from torchmetrics.detection import MeanAveragePrecision
 
     targets = []
@@ -78,8 +78,8 @@ def per_class_ap(seen: Seen) -> list[float]:
 
 
 class Detection(Task):
-    """Images with any number of boxes: y [n, objects, 6], see ``targets``. The
-    network's attribute ``head`` has the loss."""
+    """Images with any number of boxes: y [n, objects, 6], see ``targets``. The loss is
+    that of the network's attribute ``head``."""
 
     networks = DETECTORS
     known_metrics = {"per_class_ap": per_class_ap}
@@ -120,7 +120,7 @@ class Detection(Task):
         return kinds[kinds >= 0]
 
     def read(self, outputs: Any) -> list[Boxes]:
-        """The boxes that a network finds in each image, best first."""
+        """The predicted boxes of each image, those with the highest scores first."""
         decoded = self.head.decode(outputs, self.shape[1:])
         return [best(*image) for image in zip(*decoded, strict=True)]
 
@@ -157,7 +157,7 @@ def detection(**arguments: Any) -> Detection:
         As of ``fl.tasks.classification``, by the class that fills most of an image;
         "objects" goes by their number.
     network
-        A name in ``fl.seeing.DETECTORS``, with "@FILE" behind it if it starts from
+        A name in ``fl.seeing.DETECTORS``, with "@FILE" behind it to start from the
         weights in a file, or a function that makes a module with a ``head``.
     metrics
         "per_class_ap", the average precision of each class, or functions of your own.
@@ -177,6 +177,7 @@ def detection(**arguments: Any) -> Detection:
     task.try_network()
     if not objects_of(task.test[1]).present.any():
         raise ValueError(
-            "The test images show no object that counts: nothing can be measured."
+            "The test images have no object that is not ignored: nothing can be "
+            "measured."
         )
     return task

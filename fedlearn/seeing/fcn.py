@@ -1,5 +1,5 @@
-"""Fully convolutional networks that segment: FCN-32s on a ResNet-50 (Long et al., 2015;
-RPN, section 4.3), and a small one for digit scenes."""
+"""Fully convolutional networks for segmentation: FCN-32s on a ResNet-50 (Long et al.,
+2015; RPN, section 4.3), and a small one for digit scenes."""
 
 from itertools import chain
 
@@ -18,8 +18,8 @@ RESNET50 = (
 
 
 def fcn32s(in_shape: Shape = (3, 320, 320), classes: int = 21) -> Network:
-    """ResNet-50 without its classifier, a 1x1 convolution, bilinear enlargement, for
-    images whose sides are multiples of 32. The paper names only "FCN" and "ResNet-50";
+    """ResNet-50 without its classifier, a 1x1 convolution and bilinear upsampling, for
+    images with sides that are multiples of 32. The paper names only "FCN" and "ResNet-50";
     the 23,577,621 parameters of its Table 3 are those of this network with VOC's 21
     classes and a bias in every convolution, as Keras builds it."""
     layers = conv_bn(in_shape[0], 64, 7, 2)
@@ -55,8 +55,8 @@ class Pyramid(nn.Module):
 
 
 class Summed(nn.Module):
-    """Class scores at each resolution, added up from the smallest map to the largest
-    through bilinear doubling (FCN-8s: Long et al., 2015, Figure 3)."""
+    """Class scores of each map, added up from the smallest map to the largest with
+    bilinear upsampling (FCN-8s: Long et al., 2015, Figure 3)."""
 
     def __init__(self, widths: list[int], classes: int) -> None:
         super().__init__()
@@ -73,9 +73,9 @@ class Summed(nn.Module):
 
 
 def scene_fcn(in_shape: Shape = (1, 64, 64), classes: int = 11) -> Network:
-    """The five convolutions of ``scene_detector`` with scores at all four resolutions,
-    for images whose sides are multiples of 8: 99,372 parameters with 11 classes, 1,980
-    of them of the scores."""
+    """The five convolutions of ``scene_detector`` with class scores at all four
+    resolutions, for images with sides that are multiples of 8: 99,372 parameters with
+    11 classes, 1,980 of them in the layers of scores."""
     a, b, c, d, e = SCENES
     stages = [
         conv_bn(in_shape[0], a),

@@ -1,8 +1,8 @@
-"""What a detector's output means: the assignment of objects to places, the loss, and
-the way back to boxes. A network for detection has the attribute ``head``, one of these.
+"""Heads: how a detector's outputs are assigned to objects, the loss, and the decoding
+into boxes. The attribute ``head`` of a network for detection is one of these.
 
-The loss of an image depends on no other image. YOLOX's authors divide by the assigned
-places of the whole batch instead.
+The loss of an image depends on no other image. YOLOX's authors divide by the number of
+assigned places of the whole batch instead.
 """
 
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ Size = tuple[int, ...]  # height and width of the images in pixels
 
 
 def set_prior(layer: nn.Conv2d, share: float, stop: int | None = None) -> None:
-    """Biases by which objectness, and with it the class scores up to the output
-    ``stop``, begin with a sigmoid of ``share``."""
+    """Set the biases of the outputs from 4 (objectness) to ``stop`` so that their
+    sigmoid starts at ``share``: few places hold an object."""
     with torch.no_grad():
         layer.bias[4:stop] = torch.tensor(share).logit()
 
@@ -25,24 +25,24 @@ def set_prior(layer: nn.Conv2d, share: float, stop: int | None = None) -> None:
 
 
 class Places(NamedTuple):
-    """All places of the maps: map after map, row after row. The network's numbers are
+    """The cells of all maps, map after map, row after row. The network's outputs are
     [images, places, ...]."""
 
     xy: Tensor
     wh: Tensor
     objectness: Tensor  # [images, places]
     scores: Tensor  # of the classes
-    corner: Tensor  # column and row of the place's cell, [places, 2]
-    side: Tensor  # width and height of that cell in pixels, [places, 2]
+    corner: Tensor  # column and row of the cell, [places, 2]
+    side: Tensor  # width and height of the cell in pixels, [places, 2]
 
     @property
     def middle(self) -> Tensor:
-        """The middle of each place's cell in pixels, [places, 2]."""
+        """The middle of each cell in pixels, [places, 2]."""
         return (self.corner + 0.5) * self.side
 
 
 def places_of(outputs: Any, size: Size) -> Places:
-    """The places of a map or several, [..., images, 5 + classes, rows, columns]."""
+    """The places of one map or several, [..., images, 5 + classes, rows, columns]."""
     height, width = size
     numbers = []
     corners = []
@@ -73,13 +73,13 @@ class Objects(NamedTuple):
 
     box: Tensor  # x1, y1, x2, y2
     kind: Tensor  # the class, int64; 0 for padding
-    present: Tensor  # whether the object is learned
-    ignored: Tensor  # whether it counts neither for nor against a detector
-    absent: Tensor  # whether the image counts for nothing, [images, 1]
+    present: Tensor  # whether the object is trained on
+    ignored: Tensor  # whether the object is neither trained on nor evaluated
+    absent: Tensor  # whether the image fills up a batch and has no loss, [images, 1]
 
     @property
     def middle(self) -> Tensor:
-        """[images, objects, 2] in pixels."""
+        """The middle of each box in pixels, [images, objects, 2]."""
         low, high = self.box.chunk(2, -1)
         return (low + high) / 2
 
@@ -99,21 +99,22 @@ def objects_of(y: Tensor) -> Objects:
 
 
 def rows_at(values: Tensor, place: Tensor) -> Tensor:
-    """values [images, places, n] at place [images, objects]: [images, objects, n]."""
+    """Rows of ``values`` [images, places, n] at these places [images, objects] ->
+    [images, objects, n]."""
     width = values.shape[-1]
     index = place[..., None].expand(-1, -1, width)
     return values.gather(1, index)
 
 
 def within(box: Tensor, points: Tensor) -> Tensor:
-    """Which points [places, 2] lie in boxes [images, objects, 4]: [images, objects,
+    """Whether points [places, 2] lie in boxes [images, objects, 4] -> [images, objects,
     places]."""
     low, high = box[..., None, :].chunk(2, -1)
     return ((low < points) & (points < high)).all(-1)
 
 
 def box_around(middle: Tensor, half: Tensor) -> Tensor:
-    """Boxes x1, y1, x2, y2 of their middles and half their sides."""
+    """The box x1, y1, x2, y2 of a middle and half the sides."""
     return torch.cat([middle - half, middle + half], -1)
 
 
@@ -126,8 +127,8 @@ def bce(scores: Tensor, target: Tensor) -> Tensor:
 
 
 def objectness_loss(places: Places, taken: Tensor, objects: Objects) -> Tensor:
-    """The sum of the places' BCE of objectness, [images]; ``taken`` is 1 for places
-    that answer for an object, else 0. A free place does not count if its middle lies in
+    """The sum of the places' BCE of objectness, [images]. ``taken`` is 1 for a place
+    with an object, else 0. A place without an object is left out if its middle lies in
     an ignored object, or if the image is absent."""
     covered = within(objects.box, places.middle) & objects.ignored[..., None]
     silent = covered.any(1) | objects.absent
@@ -137,24 +138,24 @@ def objectness_loss(places: Places, taken: Tensor, objects: Objects) -> Tensor:
 
 
 class Head:
-    """A form of detection: a place's x, y, w, h, objectness and class scores."""
+    """The meaning of a place's outputs: x, y, w, h, objectness and class scores."""
 
     def loss(self, outputs: Any, y: Tensor, size: Size) -> Tensor:
-        """Mean over the batch of the images' losses, [...], from a map or several and y
-        [..., batch, objects, 6]; -100 if an image is absent and counts for nothing."""
+        """The mean loss of the batch, [...], from one map or several and y [..., batch,
+        objects, 6]. An image whose y is -100 is absent and has no loss."""
         places = places_of(outputs, size)
         rows = y.flatten(0, -3).to(places.xy.dtype)
         losses = self.image_losses(places, objects_of(rows))
         return losses.view(y.shape[:-2]).mean(-1)
 
     def image_losses(self, places: Places, objects: Objects) -> Tensor:
-        """The loss of each image, [images]. Each must depend on no other image, and be
-        zero if the image is absent."""
+        """The loss of each image, [images], independent of other images, and zero for
+        an absent image."""
         raise NotImplementedError
 
     def decode(self, outputs: Any, size: Size) -> tuple[Tensor, Tensor]:
-        """Boxes [batch, places, 4] and scores [batch, places, classes], before any
-        suppression."""
+        """Boxes [batch, places, 4] and scores [batch, places, classes], before
+        non-maximum suppression."""
         places = places_of(outputs, size)
         return self.boxes(places), self.probabilities(places)
 
@@ -168,7 +169,7 @@ class Head:
 
 
 class Centre(Head):
-    """One box a place, on one map: YOLOv3 (Redmon and Farhadi, 2018) without anchors.
+    """YOLOv3 (Redmon and Farhadi, 2018) without anchors: one box a place, on one map.
     The cell at (i, j), of s pixels, predicts the centre ((j + sigmoid(x)) s, (i +
     sigmoid(y)) s) and the sides s exp(w), s exp(h).
 
@@ -200,7 +201,7 @@ class Centre(Head):
         taken = taken.scatter_reduce(1, place, present.to(taken.dtype), "amax")
 
         box = rows_at(self.boxes(places), place)
-        # padding is compared with the box of its own place, and does not count
+        # padding is compared with a predicted box, and its loss is left out
         truth = torch.where(present[..., None], objects.box, box.detach())
         box_loss = generalized_box_iou_loss(box, truth)
         scores = rows_at(places.scores, place).transpose(1, 2)
@@ -216,16 +217,16 @@ class SimOTA(Head):
     cell at (i, j), of s pixels, predicts the centre ((j + x) s, (i + y) s) and the
     sides s exp(w), s exp(h).
 
-    SimOTA: an object may take the places in its box, or within ``RADIUS`` cells of its
-    middle. A pair of object and place costs BCE(class) + 3 (-log IoU), and ``FAR`` more
-    unless the place is both in the box and near the middle. An object takes as many of
-    its cheapest places as the sum of its ``MOST`` largest IoU, at least one; of several
-    objects the cheapest takes the place. The loss of an image is, over its number of
-    taken places,
+    SimOTA: an object may be assigned to places in its box, or within ``RADIUS`` cells
+    of its middle. A pair of object and place costs BCE(class) + 3 (-log IoU), and
+    ``FAR`` more unless the place is both in the box and near the middle. The number of
+    places of an object is the sum of its ``MOST`` largest IoU, at least one; the
+    cheapest places are assigned. A place that several objects want goes to the cheapest
+    pair. The loss of an image is, divided by its number of assigned places,
 
-        taken places: 5 (1 - IoU^2) + BCE of the classes; the target of the right class
-                      is the IoU
-        all places:   BCE of objectness, but for places in an ignored object
+        assigned places: 5 (1 - IoU^2) + BCE of the classes; the target of the true
+                         class is the IoU
+        all places:      BCE of objectness, but for places in an ignored object
     """
 
     RADIUS = 1.5
@@ -234,15 +235,15 @@ class SimOTA(Head):
     NEVER = 1e9  # the cost of a pair that is not allowed
 
     def boxes(self, places: Places) -> Tensor:
-        # a cell's corner is its x = y = 0
+        # x = y = 0 is a cell's corner
         middle = places.middle + (places.xy - 0.5) * places.side
         half = places.wh.clamp(max=8).exp() * places.side / 2
         return box_around(middle, half)
 
     @torch.no_grad()
     def assign(self, objects: Objects, places: Places, iou: Tensor) -> Tensor:
-        """The object that takes each place, -1 for none: int64 [images, places];
-        ``iou`` [images, objects, places]."""
+        """The object of each place, -1 for none: int64 [images, places]; ``iou``
+        [images, objects, places]."""
         present = objects.present[..., None]
         distance = (objects.middle[..., None, :] - places.middle).abs()
         near = (distance < self.RADIUS * places.side).all(-1)
@@ -253,7 +254,7 @@ class SimOTA(Head):
         score = self.probabilities(places).sqrt()
         score = score.clamp(1e-7, 1 - 1e-7)
         no_class = -(1 - score).log().sum(-1)
-        change = (1 - score).log() - score.log()  # where a class is the right one
+        change = (1 - score).log() - score.log()  # for the true class
         kind = objects.kind[..., None].expand_as(iou)
         right = change.transpose(1, 2).gather(1, kind)
         cost = no_class[:, None] + right

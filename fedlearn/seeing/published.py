@@ -1,9 +1,9 @@
-"""Pascal VOC and COCO as their makers publish them, whole or in part.
+"""Pascal VOC and COCO as their authors publish them, whole or in part.
 
-A picture is scaled in proportion until its longer side has ``size`` pixels, and lies at
-the top left of a square; the rest of the square is black, and void in masks. Boxes are
-scaled with it, so that an IoU stays the same. A damaged file is refused before the
-training, with its name.
+A picture is scaled in proportion so that its longer side has ``size`` pixels, and lies
+at the top left of a square. The padding is black, and void in masks. Boxes are scaled
+with their picture, so an IoU stays the same. A damaged file is refused before the
+training, by name.
 """
 
 import json
@@ -68,16 +68,16 @@ SETS = {
         places=("coco", "coco_subset.zip"),
     ),
 }
-sources.ANNOTATED.update(SETS)  # so that they are found and fetched like the other sets
+sources.ANNOTATED.update(SETS)  # these sets are located and fetched like the others
 MASKS = 1464, 1449  # of VOC's pictures, to train and to test
-# the sets with these targets, and what may stand behind a colon: a difficulty, a size
+# the sets by targets; behind a colon stands a difficulty (float) or a size (int)
 NAMES = {
     "boxes": {"digits": float, "voc": int, "coco": int},
     "masks": {"digits": float, "voc": int},
 }
 TITLES = {"voc": "VOC 2012", "coco": "COCO 2017"}
 KINDS = {"boxes": torch.float32, "masks": torch.uint8}  # of y
-MEAN = (127.0,) * 3  # for pictures that the trunk takes
+MEAN = (127.0,) * 3  # the trunk's normalisation
 STD = (128.0,) * 3
 BILINEAR = 2  # of PIL
 NEAREST = 0
@@ -88,8 +88,8 @@ Items = list[tuple[Path, Any]]  # pictures, each with its objects or its mask's 
 
 def find(dataset: Any, targets: str) -> Source:
     """The ``Source`` with these ``targets`` that a task's ``dataset`` means: a Source,
-    or a name such as "digits", "digits:0.8" or "voc:96". The packages of losses and
-    metrics are asked for first."""
+    or a name such as "digits", "digits:0.8" or "voc:96". A missing package of losses
+    or metrics is reported first."""
     with extra("seeing"):
         import faster_coco_eval  # noqa: F401
         import torchmetrics  # noqa: F401
@@ -119,12 +119,11 @@ def find(dataset: Any, targets: str) -> Source:
 
 @lru_cache(4)
 def load(place: Path, name: str, targets: str, size: int = 160) -> Source:
-    """VOC 2012's ``train`` to train and its ``val`` to test, or COCO's ``train2017``
-    and ``val2017``, in this folder or packed subset.
+    """VOC 2012's ``train`` to train on and its ``val`` to test on, or COCO's
+    ``train2017`` and ``val2017``, from this folder or packed subset.
 
-    Objects that VOC marks as difficult, and COCO's crowds, are not learned; a
-    prediction inside one counts neither for nor against a detector. Borders of VOC's
-    masks are void. A picture of COCO without an object stays: every prediction in it is
+    Objects that VOC marks as difficult, and COCO's crowds, are ignored. Borders of
+    VOC's masks are void. Pictures without an object stay: every prediction in one is
     wrong."""
     check_whole("size", size, 32, 2048)
     published = SETS[name]
@@ -165,8 +164,7 @@ def load(place: Path, name: str, targets: str, size: int = 160) -> Source:
 
 @contextmanager
 def reading(file: Path, form: str) -> Iterator[None]:
-    """``DataError`` with the name of a file that cannot be read as what it should
-    be."""
+    """``DataError`` with the file's name for an error in the block."""
     try:
         yield
     except Exception as error:
@@ -175,7 +173,7 @@ def reading(file: Path, form: str) -> Iterator[None]:
 
 def scaled(items: Items, size: int, targets: str) -> tuple[np.ndarray, list]:
     """Square pictures uint8 [n, 3, size, size], and their objects or masks. Boxes are
-    cut at the edges of their picture."""
+    clipped to their picture."""
     x = np.zeros((len(items), 3, size, size), np.uint8)
     ys = []
     for square, (file, target) in zip(x, items, strict=True):
@@ -201,7 +199,7 @@ def scaled(items: Items, size: int, targets: str) -> tuple[np.ndarray, list]:
 
 
 def list_voc(root: Path, targets: str, part: str) -> tuple[tuple, Items]:
-    """The names of VOC's classes, and the pictures of a part of its own division."""
+    """The names of VOC's classes, and the pictures of VOC's list ``part``."""
     root = root / "VOC2012"
     boxes = targets == "boxes"
     listing = root / "ImageSets" / ("Main" if boxes else "Segmentation") / f"{part}.txt"
@@ -218,7 +216,8 @@ def list_voc(root: Path, targets: str, part: str) -> tuple[tuple, Items]:
 
 
 def voc_objects(file: Path) -> list[list[float]]:
-    """VOC's corners are pixels, from 1, and belong to the box."""
+    """The objects of an annotation. VOC counts pixels from 1, and the last pixel
+    belongs to the box."""
     rows = []
     with reading(file, "annotation of VOC's classes"):
         for item in ElementTree.parse(file).iterfind("object"):
@@ -230,8 +229,8 @@ def voc_objects(file: Path) -> list[list[float]]:
 
 
 def list_coco(root: Path, targets: str, part: str) -> tuple[tuple, Items]:
-    """The names of the classes, in the order of their ids, of which COCO's 80 leave
-    some out, and the pictures. Boxes without an area are left out."""
+    """The names of the classes, in the order of their ids, and the pictures. Boxes
+    without an area are left out. (COCO's ids have gaps.)"""
     file = root / "annotations" / f"instances_{part}2017.json"
     with reading(file, "table of COCO's images, categories and annotations"):
         table = json.loads(file.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""Digit scenes: scikit-learn's digits strewn over pictures of 64 x 64, with boxes and
-masks that are exact. They are drawn on demand, in about a second, the same on every
-machine."""
+"""Digit scenes: scikit-learn's digits at random places of images of 64 x 64 pixels, with
+exact boxes and masks. Scenes are drawn on demand, in about a second, and are the same
+on every machine."""
 
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ SIDE = 64  # of a scene, in pixels
 MOST = 6  # digits in a scene
 SMALLEST = 10  # side of a digit, in pixels
 LARGEST = 24
-INK = 0.25  # brightness from which on a pixel belongs to the digit
+INK = 0.25  # a brighter pixel belongs to the digit
 TRIES = 40  # corners that are drawn for a digit
 STROKES = 8  # of clutter
 LENGTH = 16  # of a stroke, in pixels
@@ -33,12 +33,12 @@ def draw(
     difficulty: float,
     random: np.random.Generator,
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """``count`` scenes of these digits [n, 8, 8, 1], whose squares do not overlap. From
-    ``difficulty`` 0 to 1 there are more noise, brighter strokes of clutter and paler
-    digits.
+    """``count`` scenes of these digits [n, 8, 8, 1], which do not overlap. A higher
+    ``difficulty`` (0 to 1) means more noise, brighter clutter and paler digits.
 
-    x uint8 [n, 1, 64, 64]; "boxes", for each scene its objects [k, 5] (x1, y1, x2, y2,
-    class); "masks" uint8 [n, 64, 64], 0 for the background, else the class plus 1."""
+    The scenes are uint8 [n, 1, 64, 64]. The targets are "boxes", rows x1, y1, x2, y2,
+    class of each scene, and "masks" uint8 [n, 64, 64], 0 for the background, else the
+    class plus 1."""
     counts = random.integers(1, MOST + 1, count)
     shape = (count, MOST)
     sides = random.integers(SMALLEST, LARGEST + 1, shape)
@@ -86,8 +86,8 @@ def enlarged(image: np.ndarray, side: int) -> np.ndarray:
 def place(
     sides: np.ndarray, counts: np.ndarray, random: np.random.Generator
 ) -> list[tuple]:
-    """The squares (scene, k, x, y), which do not overlap. Each is the first that is
-    free of ``TRIES`` corners; the first square of a scene always is."""
+    """Squares (scene, k, x, y) that do not overlap. Of ``TRIES`` drawn corners the
+    first free one is taken; a digit without a free corner is left out."""
     taken = np.zeros((len(sides), SIDE, SIDE), bool)
     squares = []
     for k in range(MOST):
@@ -112,7 +112,7 @@ def clutter(count: int, brightest: float, random: np.random.Generator) -> np.nda
     direction = np.stack([np.cos(angle), np.sin(angle)])
     points = start + direction * np.arange(LENGTH)
     ink = random.uniform(0, brightest, shape).astype(np.float32)
-    # a margin takes the rest of a stroke
+    # a margin takes the pixels outside
     pixels = np.floor(points).clip(-1, SIDE) + 1
     x, y = pixels.astype(int)
     canvas = np.zeros((count, SIDE + 2, SIDE + 2), np.float32)
@@ -129,9 +129,18 @@ def digit_scenes(
     test: int = 300,
     seed: int = 0,
 ) -> Source:
-    """Scenes with ``targets`` "boxes" or "masks": so many to train and to test, of
-    different digits. Both kinds of targets belong to the same scenes. Their main class,
-    by which a split goes, is the one with the most pixels.
+    """Scenes with ``targets`` "boxes" or "masks", the same scenes for both.
+
+    Parameters
+    ----------
+    targets
+        "boxes" or "masks".
+    difficulty
+        0 to 1.
+    train, test
+        Numbers of scenes. Test scenes have other digits than training scenes.
+    seed
+        Of the scenes. A split by labels goes by the class with the most pixels.
 
     Examples
     --------

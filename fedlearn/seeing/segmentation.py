@@ -1,4 +1,4 @@
-"""Segmentation: pictures with a class for each pixel."""
+"""Segmentation: images with a class for each pixel."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
 def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy, the mean of an image's pixels that are not void, then of the
+    """Cross-entropy, the mean over an image's pixels that are not void, then over the
     batch: scores [..., batch, classes, height, width], y [..., batch, height, width] ->
-    [...]. Of scores for squares of k x k pixels the middle one counts."""
+    [...]. Scores for squares of k x k pixels are compared with the middle pixel."""
     k = y.shape[-1] // scores.shape[-1]
     y = y[..., k // 2 :: k, k // 2 :: k]
     masks = y.flatten(0, -3).long()
@@ -71,8 +71,8 @@ class Segmentation(Task):
     def score(
         self, net: nn.Module, client: int | None, predictions: ByClient
     ) -> dict[str, float]:
-        """mIoU, loss and pixel accuracy. A class that is neither shown nor predicted
-        does not count."""
+        """mIoU, loss and pixel accuracy. The mean leaves out a class that is neither in
+        the masks nor predicted."""
         from torchmetrics import classification
 
         options = {
@@ -108,10 +108,11 @@ def segmentation(**arguments: Any) -> Segmentation:
     dataset
         "digits" or "voc" as of ``detection``; or what ``fl.seeing.from_masks`` makes.
     network
-        A name in ``fl.seeing.SEGMENTERS``, or a function that makes a module that gives
-        scores [batch, classes, height, width], or a k-th of both sides.
+        A name in ``fl.seeing.SEGMENTERS``, or a function that makes a module with
+        scores [batch, classes, height, width] as output; height and width may both be
+        smaller by a whole factor.
     metrics
-        "per_class_iou", or those of ``fl.tasks.classification``, of pixels.
+        "per_class_iou", or those of ``fl.tasks.classification``, which count pixels.
     clients, partition, seed, train, test, device, validation
         As of ``detection``.
 

@@ -1,9 +1,8 @@
 """Pictures with boxes or with masks as a ``Source``.
 
-Boxes are y float32 [n, objects, 6]: x1, y1, x2, y2 in pixels, measured at the edges of
-pixels; the class, ``NOTHING`` for padding; and 1 for an object that is ignored, else 0.
-Masks are y uint8 [n, height, width], the class of each pixel or ``VOID``. A picture
-without an object is background.
+The y of boxes is float32 [n, objects, 6]: x1, y1, x2, y2 in pixels, measured at the
+edges of pixels; the class, ``NOTHING`` for padding; and 1 for an ignored object, else
+0. The y of masks is uint8 [n, height, width]: the class of each pixel, or ``VOID``.
 """
 
 from collections.abc import Sequence
@@ -37,8 +36,8 @@ def from_boxes(
     x
         Pictures, such as uint8 [n, height, width, 3].
     objects
-        For each picture rows x1, y1, x2, y2, class, and maybe 1 for an object that is
-        ignored: a prediction inside it counts neither as right nor as wrong.
+        For each picture rows x1, y1, x2, y2, class, and maybe 1 for an ignored object,
+        inside which a prediction is neither right nor wrong.
     classes
         Their number.
     test
@@ -46,7 +45,7 @@ def from_boxes(
     name
         Of the data set, in histories.
     files
-        The pictures' files, for messages; those of the test last.
+        The pictures' files, for error messages; those of the test set last.
     fields
         Of ``Source``, such as ``names`` of the classes.
 
@@ -91,7 +90,7 @@ def from_masks(
         Pictures, such as uint8 [n, height, width, 3].
     masks
         For each picture the class of every pixel [height, width]: 0 for the background,
-        255 for a pixel that counts for nothing.
+        255 for void.
     classes
         Their number, the background included.
     test
@@ -128,8 +127,8 @@ def from_masks(
 
 
 def with_test(x: Any, targets: Any, test: Any) -> tuple[np.ndarray, list, Any]:
-    """Pictures and their targets. Those of a separate test set come last, and ``test``
-    becomes an array that is true for them."""
+    """Pictures, their targets, and ``test``. A test set (x, targets) is appended, and
+    ``test`` becomes an array that is true for its pictures."""
     x = samples_of(x)
     targets = list(targets)
     if isinstance(test, tuple):
@@ -150,7 +149,10 @@ def boxes_of(
     height, width = shape[2:]
     rows = np.zeros((len(objects), 6), np.float32)
     for row, values in zip(rows, objects, strict=True):
-        if np.size(values) in (5, 6):  # other rows stay without area
+        if np.size(values) in (
+            5,
+            6,
+        ):  # a row of another length stays zero, without area
             row[: len(values)] = values
     x1, y1, x2, y2, kind, ignored = rows.T
     right = (0 <= x1) & (x1 < x2) & (x2 <= width)
@@ -167,7 +169,7 @@ def boxes_of(
 
 
 def title(i: int, files: Sequence[str]) -> str:
-    """The name of a picture in messages."""
+    """The name of a picture in error messages."""
     return f"Image {i} ({files[i]})" if files else f"Image {i}"
 
 
@@ -181,9 +183,9 @@ def source_of(
     classes: int,
     fields: dict[str, Any],
 ) -> Source:
-    """The data set of pictures with ``counts`` objects, of which each class fills
-    ``areas`` [n, classes]. A split by "labels" goes by the class that fills most;
-    pictures without an object are a class of their own."""
+    """The data set of pictures with ``counts`` objects [n]. A split by labels goes by
+    the class with the largest of ``areas`` [n, classes]; pictures without an object are
+    one more class."""
     labels = areas.argmax(1)
     labels[counts == 0] = classes
     tested = test if isinstance(test, np.ndarray) else split_off(labels, test)

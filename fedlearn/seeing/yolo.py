@@ -1,6 +1,6 @@
 """The convolutions of the papers' detectors, YOLOv3 (Redmon and Farhadi, 2018; RPN,
-section 4.2) and YOLOX (Ge et al., 2021; Fed-KGF, section 4.4), which are counted, and a
-small detector for digit scenes, which is trained."""
+section 4.2) and YOLOX (Ge et al., 2021; Fed-KGF, section 4.4), of which the ledger
+counts parameters, and a small detector for digit scenes."""
 
 from torch import nn
 
@@ -12,7 +12,7 @@ SCENES = (16, 32, 64, 64, 64)  # channels of the networks for digit scenes
 
 def yolov3(classes: int = 80) -> nn.ModuleList:
     """YOLOv3's convolutions with their batch normalisation: Darknet-53, three branches,
-    and two that join these. They are not connected.
+    and two convolutions between branches. The layers are not connected.
 
     61,949,149 parameters with COCO's 80 classes, 61,895,776 of them kernels: the latter
     is the count that RPN's section 4.2 and Table 2 print, though VOC has 20 classes
@@ -44,8 +44,8 @@ def yolov3(classes: int = 80) -> nn.ModuleList:
 
 
 def csp(inputs: int, outputs: int, blocks: int) -> list[nn.Module]:
-    """Two paths through half the channels, one of them with so many ``blocks``, and a
-    mix."""
+    """A cross-stage partial block: two paths of half the channels, one of them with
+    ``blocks``, and a convolution of both."""
     half = outputs // 2
     layers = conv_bn(inputs, half, 1)
     layers += conv_bn(inputs, half, 1)
@@ -56,7 +56,7 @@ def csp(inputs: int, outputs: int, blocks: int) -> list[nn.Module]:
 
 
 def yolox(classes: int = 80, blocks: int = 1, width: int = 32) -> nn.ModuleList:
-    """YOLOX's convolutions with their batch normalisation. They are not connected.
+    """YOLOX's convolutions with their batch normalisation. The layers are not connected.
 
     ``blocks`` and ``width`` set the size: 1 and 32 are YOLOX-S, 8,968,255 parameters
     with COCO's 80 classes, 3 and 64 are YOLOX-L, 54,208,895. Fed-KGF (section 4.4)
@@ -76,7 +76,7 @@ def yolox(classes: int = 80, blocks: int = 1, width: int = 32) -> nn.ModuleList:
         *conv_bn(c3, c4),
         *csp(c4, c4, 3 * blocks),
         *conv_bn(c4, c5),
-        *conv_bn(c5, c4, 1),  # before and behind three poolings
+        *conv_bn(c5, c4, 1),  # before and after spatial pyramid pooling
         *conv_bn(2 * c5, c5, 1),
         *csp(c5, c5, blocks),
         # back to fine, and to coarse again
