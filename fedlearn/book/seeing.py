@@ -662,6 +662,8 @@ def flipped(answer: Any) -> Reasons:
     before = boxes.clone()
     got = answer(boxes)
     yield not torch.equal(boxes, before) and "the boxes that came in are changed"
+    if got.shape != boxes.shape:
+        yield f"boxes of shape [3, 4] come out as {list(got.shape)}"
     x1, y1, x2, y2 = before.unbind(1)
     right = torch.stack([64 - x2, y1, 64 - x1, y2], 1)
     pixels = "edges lie between pixels: the mirror image of x is 64 - x, not 63 - x"
