@@ -26,7 +26,7 @@ _NAMES = {
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": (
         "answering found_boxes learned moving_boxes pooled_layers "
-        "real_masks scenes seen steer_box"
+        "real_masks seen steer_box"
     ),
     "sends": "reasons totals two_networks",
     "setup": "chapter styles",

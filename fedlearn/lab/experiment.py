@@ -51,7 +51,7 @@ class Experiment(Settings):
         a network of fedlearn.models, or your own function (shape, classes) -> module:
         mine.py:name or module:name; by default the data set's own
     augment : tuple of str
-        crop or flip; for detection and segmentation flip
+        crop or flip, for classification
     metrics : tuple of str
         further measures of the test set: per_class; per_class_iou of masks,
         per_class_ap of boxes; per_client of clients' own test samples; per_class_mix,

@@ -326,9 +326,9 @@ def folding_gap(name: str, training: bool = False) -> float:
 KERNELS = range(3, 9)
 MAKERS: dict[str, Callable[..., Any]] = {
     **NETWORKS,
-    "yolov3": yolo.YOLOv3,
-    "fcn32s": fcn.FCN32s,
-    "yolox": yolo.YOLOX,
+    "yolov3": yolo.yolov3,
+    "fcn32s": partial(fcn.fcn32s, (3, 320, 320)),
+    "yolox": yolo.yolox,
     "conv": partial(nn.Conv2d, bias=False),
 }
 NAMES: dict[str, Callable[..., Any]] = {
@@ -365,7 +365,6 @@ NAMES: dict[str, Callable[..., Any]] = {
     "modules": lambda net, *kinds: sum(
         type(m).__name__ in kinds for m in net.modules()
     ),
-    "darknet_layers": lambda net: sum(net.layers().values()),
     # relative decline and gain in per cent between two printed numbers, with bounds
     "drop": lambda before, after: tuple(
         100 * (1 - q) for q in quotient(after, before)[::-1]

