@@ -9,191 +9,26 @@ import torch
 
 from ..history import History
 from .check import Function, Reasons, compared, generator, number, varied
+from .drawings import drawing
 
 if TYPE_CHECKING:
     import pandas
 
 
-def kernel_generation(low: float = 0.01, high: float = 0.16) -> dict[str, Any]:
-    """Fed-KGF's ``w' = sign(w) (|w|^beta + alpha)`` under sliders for w, alpha and
-    beta. Grey: where the size of w lies from ``low`` to ``high``."""
-    from .vega import BLUE, BOLD, GREY, ONE, ORANGE, alt, layered, point_at, slider
-
-    x = alt.X("x:Q", title="w", scale=alt.Scale(domain=[-0.6, 0.6], nice=False))
-    y = alt.Y("y:Q", title="w\u2032", scale=alt.Scale(domain=[-0.5, 0.5]))
-    kernel = "({0} < 0 ? -1 : 1) * (pow(abs({0}), beta) + alpha)"
-    at_zero = "abs(w) < 0.001"
-    value = f"({at_zero} ? 0 : {kernel.format('w')})"
-    slope = f"({at_zero} ? 0 : beta * pow(abs(w), beta - 1))"
-    share = f"({at_zero} ? 0 : pow(abs(w), beta) / (pow(abs(w), beta) + alpha))"
-    text = (
-        f"['w\u2032 = ' + format({value}, '+.4f') + ', from the power: "
-        f"' + format({share}, '.1%'), "
-        f"'slope: ' + format({slope}, '.2~g') + ', jump at 0: ' + "
-        f"format(2 * alpha, '.2f')]"
-    )
-    sizes = alt.InlineData(values=[{"x": -high, "x2": -low}, {"x": low, "x2": high}])
-    return layered(
-        260,
-        [
-            slider("w", "base weight w", 0.1, -0.6, 0.6, 0.01),
-            slider("alpha", "bias \u03b1", 0.05, 0.005, 0.1, 0.005),
-            slider("beta", "exponent \u03b2", 4, 2, 10, 0.25),
-        ],
-        [
-            alt.Chart(sizes)
-            .mark_rect(color=GREY, opacity=0.25)
-            .encode(x, alt.X2("x2")),
-            alt.Chart(
-                alt.sequence(-0.5975, 0.5985, 0.005, as_="x")
-            )  # 0 itself is between two
-            .transform_calculate(
-                y=kernel.format("datum.x"), half="datum.x < 0 ? 'left' : 'right'"
-            )
-            .mark_line(color=BLUE, strokeWidth=2.5)
-            .encode(x, y, detail="half:N"),
-            alt.Chart(alt.InlineData(values=[{"end": -0.15}, {"end": 0.15}]))
-            .transform_calculate(x="w + datum.end", y=f"{value} + {slope} * datum.end")
-            .mark_line(color=ORANGE, strokeDash=[5, 3], clip=True)
-            .encode(x, y),
-            point_at("w", value)
-            .mark_point(filled=True, size=110, color=ORANGE, opacity=1)
-            .encode(x, y),
-            alt.Chart(ONE)
-            .mark_text(**BOLD, baseline="top", lineHeight=18, text=alt.ExprRef(text))
-            .encode(x=alt.value(6), y=alt.value(6)),
-        ],
-        grid=False,
-    )
-
-
-# ---- a layer that learns a few kernels, and who sends which module -------------------
-
-# rounds; what a round leaves of the way to the shape that is learned
-LAST = 20
-PULL = 0.88
-SHAPES = [
-    [0.25, 0.05, -0.25, 0.25, 0.05, -0.25, 0.25, 0.05, -0.25],
-    [-0.15, 0.25, -0.15, -0.15, 0.25, -0.15, -0.15, 0.25, -0.15],
-    [-0.25, -0.25, -0.25, 0.05, 0.05, 0.05, 0.25, 0.25, 0.25],
-    [-0.1, -0.1, -0.1, -0.1, 0.3, -0.1, -0.1, -0.1, -0.1],
-]
-
-
 def watch_round() -> dict[str, Any]:
-    """A layer of eight kernels, of which m are learned and the others made from them,
-    and below it the deal of ten modules to ten clients, under sliders for the round and
-    for m."""
-    from .vega import BOLD, GREY, ONE, WORDS, alt, layered, signed, slider
-
+    """A layer of eight kernels, and the deal of ten modules to ten clients."""
     dice = Random(5)
-    born = [[round(dice.gauss(0, 0.15), 3) for _ in range(9)] for _ in SHAPES * 2]
-    alpha = [[round(dice.uniform(1e-5, 0.1), 4) for _ in range(9)] for _ in born]
-    beta = [[round(dice.uniform(2, 10), 2) for _ in range(9)] for _ in born]
-    fixed = {"born": born, "alpha": alpha, "beta": beta, "shapes": SHAPES}
-    fixed["deals"] = [Random(t).sample(range(10), 10) for t in range(LAST)]
-    params = [
-        slider("round", "round", 1, 1, LAST, 1),
-        slider("m", "base kernels m", 2, 1, 7, 1),
-        *({"name": name, "value": value} for name, value in fixed.items()),
-    ]
-    wide = {"axis": None, "scale": {"domain": [0, 29], "nice": False}}
-    high = {
-        "axis": None,
-        "scale": {"domain": [17.2, -1.1], "nice": False, "zero": False},
-    }
 
-    def at(x: str, y: str, *ends: Any) -> tuple[Any, ...]:
-        return alt.X(f"{x}:Q", **wide), alt.Y(f"{y}:Q", **high), *ends
+    def cells(draw: Callable[..., float], *limits: float, digits: int) -> Any:
+        return [[round(draw(*limits), digits) for _ in range(9)] for _ in range(8)]
 
-    def left(y: float) -> dict[str, Any]:
-        spots = {"x": alt.XDatum(0, **wide), "y": alt.YDatum(y, **high)}
-        return {channel: spot.type("quantitative") for channel, spot in spots.items()}
-
-    size = alt.X2("x2"), alt.Y2("y2")
-    wanted = "shapes[datum.p % m % 4][datum.c]"
-    weight = f"{wanted} + pow({PULL}, {{}}) * (born[datum.p % m][datum.c] - {wanted})"
-    kernels = alt.Chart(alt.sequence(72, as_="i")).transform_calculate(
-        p="floor(datum.i / 9)",
-        c="datum.i % 9",
-        w=weight.format("round"),
-        copy="datum.p >= m",
-        b="beta[datum.p][datum.c]",
-        jump=f"datum.copy && datum.w * ({weight.format('(round - 1)')}) < 0 ? 1 : 0",
-        made=(
-            "(datum.w < 0 ? -1 : 1) * (pow(abs(datum.w), datum.b) + "
-            "alpha[datum.p][datum.c])"
-        ),
-        slope="datum.b * pow(abs(datum.w), datum.b - 1)",
-        value="datum.copy ? datum.made : datum.w",
-        x="datum.p * 3.65 + datum.c % 3",
-        y="floor(datum.c / 3)",
-        x2="datum.x + 0.95",
-        y2="datum.y + 0.95",
-        mx="datum.x + 0.47",
-        my="datum.y + 0.47",
-        above="-0.5",
-        name="(datum.copy ? 'of w' : 'w') + (datum.p % m + 1)",
+    return drawing(
+        "fed_kgf/layer",
+        born=cells(dice.gauss, 0, 0.15, digits=3),
+        alpha=cells(dice.uniform, 1e-5, 0.1, digits=4),
+        beta=cells(dice.uniform, 2, 10, digits=2),
+        deals=[Random(t).sample(range(10), 10) for t in range(20)],
     )
-    deal = alt.Chart(alt.sequence(100, as_="i")).transform_calculate(
-        k="floor(datum.i / 10)",
-        j="datum.i % 10",
-        sent="datum.j == deals[round - 1][datum.k]",
-        x="6.5 + datum.j * 2.2 + (datum.j == 9 ? 0.4 : 0)",
-        y="6.2 + datum.k",
-        x2="datum.x + 2.05",
-        y2="datum.y + 0.88",
-        mx="datum.x + 1.02",
-        my="datum.y + 0.45",
-        above="5.7",
-        begin="0",
-        client="'mostly ' + datum.k + 's'",
-        module="'' + (datum.j + 1)",
-    )
-    summary = (
-        "datum.jumps + ' copied cells jump, the rest move ' + "
-        "format(datum.slope, '.2f') + "
-        "' as far as w'"
-    )
-    owner = (
-        "'10 comes from the client with mostly ' + indexof(deals[round - 1], 9) + 's'"
-    )
-    colour = alt.Color("value:Q", scale=alt.Scale(**signed(0.3)), legend=None)
-    sends = alt.condition("datum.sent", alt.value(GREY), alt.value("transparent"))
-    middle = {"align": "center", "baseline": "middle", "fontSize": 12, "color": GREY}
-    layers = [
-        kernels.mark_rect(stroke="#888").encode(*at("x", "y", *size), colour),
-        kernels.transform_filter("!datum.copy && datum.c == 0")
-        .transform_calculate(x2="datum.x + 2.95", y2="2.95")
-        .mark_rect(fill="transparent", stroke=GREY, strokeWidth=3)
-        .encode(*at("x", "y", *size)),
-        kernels.transform_filter("datum.jump == 1")
-        .mark_point(filled=True, size=40, color="#111", opacity=1)
-        .encode(*at("mx", "my")),
-        kernels.transform_filter("datum.c == 1")
-        .mark_text(**middle)
-        .encode(*at("mx", "above"), text="name:N"),
-        kernels.transform_filter("datum.copy")
-        .transform_aggregate(jumps="sum(jump)", slope="mean(slope)")
-        .transform_calculate(words=summary)
-        .mark_text(**BOLD)
-        .encode(**left(3.8), text="words:N"),
-        deal.mark_rect(stroke="#888").encode(*at("x", "y", *size), color=sends),
-        deal.transform_filter("datum.sent")
-        .mark_text(**middle | {"color": "#fff", "fontWeight": "bold"}, text="\u2191")
-        .encode(*at("mx", "my")),
-        deal.transform_filter("datum.j == 0")
-        .mark_text(**WORDS, baseline="middle")
-        .encode(*at("begin", "my"), text="client:N"),
-        deal.transform_filter("datum.k == 0")
-        .mark_text(**middle)
-        .encode(*at("mx", "above"), text="module:N"),
-        alt.Chart(ONE)
-        .mark_text(**WORDS, baseline="middle", text="module")
-        .encode(**left(5.7)),
-        alt.Chart(ONE).mark_text(**BOLD, text=alt.ExprRef(owner)).encode(**left(16.8)),
-    ]
-    return layered(320, params, layers, view={"stroke": None})
 
 
 def beside_paper() -> "pandas.DataFrame":

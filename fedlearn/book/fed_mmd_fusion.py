@@ -1,7 +1,6 @@
 """Chapter 6, FedMMD and FedFusion: its explorers, a figure of stored runs, and the
 checks of its exercises."""
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,128 +9,6 @@ from .check import Function, Reasons, compared, drawn, labelled, number, varied
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
-
-
-# ---- two clouds, and the pull between them -------------------------------------------
-
-# of each cloud; where its own task wants the local one
-POINTS = 10
-WANTS = 4.0
-STIFF = 0.03
-ONE_OF = f"[datum.pair % {POINTS}]"
-OTHER = f"[floor(datum.pair / {POINTS})]"
-BELL = "exp(-(pow({0}, 2) + pow({1}, 2)) / (2 * w))"  # one radial basis function
-WITHIN = [f"(a{axis}{ONE_OF} - a{axis}{OTHER})" for axis in "xy"]
-# MMD^2 of the frozen points a and the local ones s a + (x, 0), its part of one pair
-ACROSS = f"(ax{ONE_OF} - s * ax{OTHER} - datum.x)"
-ALONG = f"(ay{ONE_OF} - s * ay{OTHER})"
-SCALED = [f"s * {apart}" for apart in WITHIN]
-PAIR = (
-    f"{BELL.format(*WITHIN)} + {BELL.format(*SCALED)} - "
-    f"2 * {BELL.format(ACROSS, ALONG)}"
-)
-
-
-def two_clouds() -> dict[str, Any]:
-    """A frozen cloud and a local one that a slider moves; below them MMD^2 and the
-    client's loss at every place, computed from the points. Training walks down the loss
-    from the frozen cloud."""
-    from . import vega
-    from .vega import (
-        BLUE,
-        BOLD,
-        DOTTED,
-        GREEN,
-        GREY,
-        ORANGE,
-        alt,
-        layered,
-        series,
-        slider,
-    )
-
-    dice = random.Random(8)
-    ax, ay = ([round(dice.gauss(0, 0.7), 2) for _ in range(POINTS)] for _ in range(2))
-    ax, ay = ([round(v - sum(u) / POINTS, 3) for v in u] for u in (ax, ay))
-    shared = (
-        alt.Chart(alt.sequence(0, 5.51, 0.05, as_="x"))
-        .transform_calculate(pair=f"sequence({POINTS**2})")
-        .transform_flatten(["pair"])
-        .transform_calculate(part=PAIR)
-        .transform_aggregate(mmd="mean(part)", groupby=["x"])
-        .transform_calculate(
-            total=f"{STIFF} * pow(datum.x - {WANTS}, 2) + lam * datum.mmd"
-        )
-    )
-    names = {0: "as downloaded", WANTS: "what its own task wants"}
-    label = " : ".join(f"datum.value == {v} ? '{name}'" for v, name in names.items())
-    ticks = alt.Axis(values=list(names), labelExpr=f"{label} : ''", title=None)
-    x = alt.X("x:Q", axis=ticks, scale=alt.Scale(domain=[-2, 6], nice=False))
-    scale = alt.Scale(domain=[0, 4], nice=False)
-    side = {"scale": scale, "title": None, "axis": alt.Axis(values=[0, 1, 2])}
-    legend = {"orient": "bottom", "title": None, "symbolSize": 90, "columns": 1}
-    lines = ["MMD²", "loss: task + λ MMD²"]
-    clouds = ["frozen global stream", "local stream"]
-    colour = series(alt.Color, "line", lines, [BLUE, ORANGE], legend)
-    dash = series(alt.StrokeDash, "line", lines, [[1, 0], [6, 3]], legend)
-    fill = series(alt.Fill, "cloud", clouds, [GREY, GREEN], legend)
-    shape = series(alt.Shape, "cloud", clouds, ["circle", "triangle-up"], legend)
-    points = [
-        {"k": k, "a": a, "b": b} for k in (0, 1) for a, b in zip(ax, ay, strict=True)
-    ]
-    settled = (
-        alt.Chart()
-        .transform_window(after="lead(total)", sort=[{"field": "x"}])
-        .transform_filter("datum.after > datum.total")
-        .transform_aggregate(x="min(x)", groupby=[])
-        .transform_calculate(
-            text=(
-                f"'training stops after ' + format(datum.x / {WANTS}, '.0%') + "
-                f"' of its way'"
-            )
-        )
-    )
-    place = alt.Chart().transform_filter("abs(datum.x - p) < 0.01")
-    layers = [
-        alt.Chart()
-        .transform_calculate(line=f"'{name}'")
-        .mark_line(clip=True, strokeWidth=2.5)
-        .encode(x, alt.Y(f"{field}:Q", **side), colour, dash)
-        for name, field in zip(lines, ("mmd", "total"), strict=True)
-    ]
-    layers += [
-        settled.mark_rule(**DOTTED, strokeWidth=1.5).encode(x),
-        place.mark_point(filled=True, size=110, opacity=1, color=BLUE).encode(
-            x, alt.Y("mmd:Q", **side)
-        ),
-        alt.Chart(alt.InlineData(values=points))
-        .transform_calculate(
-            x="datum.k ? p + s * datum.a : datum.a",
-            y="3 + 0.5 * (datum.k ? s : 1) * datum.b",
-            cloud=f"datum.k ? '{clouds[1]}' : '{clouds[0]}'",
-        )
-        .mark_point(filled=True, size=60, opacity=0.85, clip=True)
-        .encode(x, alt.Y("y:Q", **side), fill, shape),
-        vega.point_at(str(WANTS), "3")
-        .mark_point(shape="cross", size=160, color=GREY, strokeWidth=2)
-        .encode(x, alt.Y("y:Q", **side)),
-        place.transform_calculate(text="'MMD² is ' + format(datum.mmd, '.2f')")
-        .mark_text(**BOLD)
-        .encode(x=alt.value(8), y=alt.value(14), text="text:N"),
-        settled.mark_text(**BOLD).encode(
-            x=alt.value(8), y=alt.value(32), text="text:N"
-        ),
-    ]
-    params = [
-        slider("p", "place of the local stream", 2, 0, 5, 0.1),
-        slider("s", "its spread", 1, 0.2, 2.4, 0.1),
-        slider("power", "width of the kernel, 10 to the power", 0.5, -2, 3, 0.25),
-        slider("lam", "weight λ of the pull", 0.3, 0, 1, 0.02),
-        {"name": "w", "expr": "pow(10, power)"},
-        {"name": "ax", "value": ax},
-        {"name": "ay", "value": ay},
-    ]
-    return layered(360, params, layers, shared, grid=False)
 
 
 def own_orders(number: str) -> "Shown":

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from .check import TWICE, Reasons, number, varied
+from .drawings import drawing
 
 # ---- one update, round after round ---------------------------------------------------
 
@@ -46,77 +47,13 @@ def arrivals(bits: int, kept: int) -> list[list[int]]:
 
 
 def watch_update() -> dict[str, Any]:
-    """An update of 24 numbers under sliders for the bits, the entries kept and the
-    round: what arrives, what is remembered, and what a message costs."""
-    from .vega import BLUE, BOLD, GREY, ONE, ORANGE, WORDS, alt, layered, slider, tick
-
-    places = [math.ceil(math.log2(math.comb(24, k))) for k in KEPT]
-    lines = (
-        "['a message: ' + (ceil((kept * bits + places[kept / 2 - 1]) / "
-        "8) + (bits > 1 ? 8 : 4)) + "
-        "' bytes instead of 96', 'not heard so far: ' + "
-        "format(datum.lost / datum.all, '.0%') + "
-        "' of the energy']"
+    """An update of 24 numbers, squeezed, in twelve rounds."""
+    return drawing(
+        "wire/update",
+        meant=MEANT,
+        heard=[[arrivals(bits, kept) for kept in KEPT] for bits in WIDTHS],
+        places=[math.ceil(math.log2(math.comb(24, kept))) for kept in KEPT],
     )
-    shared = alt.Chart(
-        alt.InlineData(values=[{"i": i, "meant": v} for i, v in enumerate(MEANT)])
-    ).transform_calculate(
-        arrived=(
-            "heard[bits - 1][kept / 2 - 1][remember ? round - 1 : 0][datum.i] / 100"
-        ),
-        wrong="datum.meant - datum.arrived",
-        left="remember ? round * datum.wrong : datum.wrong",
-        foot="-4.3",
-        top="datum.foot + clamp(datum.left, -3, 3) / 2",
-        square="datum.wrong * datum.wrong",
-        whole="datum.meant * datum.meant",
-    )
-    wide = alt.Scale(domain=[-0.7, 23.7], nice=False)
-    x = alt.X("i:Q", scale=wide, axis=None)
-    high = {"axis": None, "scale": alt.Scale(domain=[-5.9, 3.2], nice=False)}
-
-    def bars(field: str, **look: Any) -> alt.Chart:
-        tooltip = [alt.Tooltip(f"{n}:N", format=".2f") for n in ("meant", "arrived")]
-        y = alt.Y(f"{field}:Q", stack=None, **high)
-        return alt.Chart().mark_bar(**look).encode(x, y, tooltip=tooltip)
-
-    def words(text: str, y: float, **look: Any) -> alt.Chart:
-        place = {"x": alt.value(4), "y": alt.YDatum(y, type="quantitative")}
-        return (
-            alt.Chart(ONE)
-            .mark_text(**WORDS | look, text=alt.ExprRef(text))
-            .encode(**place)
-        )
-
-    layers = [
-        bars("meant", color="transparent", stroke=GREY, strokeWidth=1.2, size=15),
-        bars("arrived", color=BLUE, size=8),
-        alt.Chart()
-        .mark_bar(color=ORANGE, size=8)
-        .encode(x, alt.Y("foot:Q", **high), alt.Y2("top")),
-        alt.Chart()
-        .transform_aggregate(lost="sum(square)", all="sum(whole)")
-        .transform_calculate(said=lines)
-        .mark_text(**BOLD, baseline="top", lineHeight=18)
-        .encode(x=alt.value(4), y=alt.value(2), text="said:N"),
-        words("'grey: meant; blue: what arrives in a round, on average'", 1.55),
-        words(
-            (
-                "remember ? 'orange: remembered, still to be said' : 'orange: "
-                "lost, every time'"
-            ),
-            -2.5,
-        ),
-    ]
-    params = [
-        slider("bits", "bits a number", 5, 1, 5, 1),
-        slider("kept", "numbers sent, of 24", 4, 2, 24, 2),
-        slider("round", "round", 1, 1, 12, 1),
-        tick("remember", "remember what was lost", False),
-        {"name": "heard", "value": [[arrivals(b, k) for k in KEPT] for b in WIDTHS]},
-        {"name": "places", "value": places},
-    ]
-    return layered(300, params, layers, shared, grid=False, view={"stroke": None})
 
 
 # ---- exercises -----------------------------------------------------------------------
