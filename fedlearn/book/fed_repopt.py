@@ -1,4 +1,4 @@
-"""Chapter 8, FedRepOpt: its explorers, its figures, and the checks of its exercises."""
+"""Chapter 8, FedRepOpt: its figure, and the checks of its exercises."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,68 +12,6 @@ from .check import Function, Reasons, compared, number, varied
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
-
-# ---- three branches and one kernel, step after step ----------------------------------
-
-W3 = [0.3, -0.2, 0.1, -0.4, 0.2, 0.5, 0.1, -0.3, 0.2]
-W1 = 0.4
-STEPS = 10
-ETA = 0.1
-ASKED = [
-    0.5,
-    -0.4,
-    0.3,
-    0.6,
-    1.0,
-    -0.5,
-    -0.3,
-    0.4,
-    -0.6,
-]  # the gradient, the same in all steps
-
-
-def watch_branches() -> dict[str, Any]:
-    """Three branches and their sum, and one kernel that moves by plain and by
-    multiplied gradients, under sliders for the steps and the scales."""
-    from .vega import kernel_panels, signed, slider, tick
-
-    start = "W3[datum.v * 3 + datum.u]"
-    mid = "(datum.u == 1 && datum.v == 1)"
-    M = f"(s3 * s3 + ({mid} ? s1 * s1 + copies : 0))"
-    W = f"(s3 * {start} + ({mid} ? s1 * {W1} + copies * s_id : 0))"
-    panels = [
-        f"s3 * ({start} - {ETA} * steps * s3 * datum.own)",
-        f"{mid} ? s1 * ({W1} - {ETA} * steps * s1 * datum.own) : 0",
-        f"{mid} && copies ? s_id - {ETA} * steps * datum.own : 0",
-        f"{W} - {ETA} * steps * {M} * datum.own",
-        "datum.own",
-        M,
-        f"{W} - {ETA} * steps * datum.own",
-        f"{W} - {ETA} * steps * {M} * datum.own",
-    ]
-    names = ["3 x 3 branch", "1 x 1 branch", "copy", "their sum"]
-    faster = "format((s3 * s3 + s1 * s1 + copies) / (s3 * s3), '.1f')"
-    return kernel_panels(
-        [*names, "gradient", "multipliers", "plain kernel", "with multipliers"],
-        f"[{', '.join(panels)}][datum.panel]",
-        [f"'the middle learns ' + {faster} + ' times as fast as the rim'"],
-        [
-            slider("steps", "steps of training", 0, 0, STEPS, 1),
-            slider("s3", "scale s\u2083 of the 3 x 3 branch", 1, 0.6, 1.6, 0.1),
-            slider("s1", "scale s\u2081 of the 1 x 1 branch", 1, 0, 1.6, 0.1),
-            slider("s_id", "scale of the copy, at the start", 1, 0, 2, 0.25),
-            tick("copies", "from a channel to itself: there is a copy", True),
-            {"name": "W3", "value": W3},
-        ],
-        signed(),
-        ".1f",
-        {
-            "condition": {"test": "abs(datum.value) > 1.6", "value": "#fff"},
-            "value": "#111",
-        },
-        entries=ASKED,
-        columns=4,
-    )
 
 
 def grown(
