@@ -1,5 +1,5 @@
-"""Chapter 6, FedMMD and FedFusion: its explorers, a figure of stored runs, and the
-checks of its exercises."""
+"""Chapter 6, FedMMD and FedFusion: a figure of stored runs, and the checks of its
+exercises."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,8 @@ def own_orders(number: str) -> "Shown":
     from .show import figure
 
     runs = by_label("fed_mmd_fusion_digits", partition="Permuted()")
-    axs = panels(
-        {m: runs[m] for m in ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")}
-    )
+    names = ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")
+    axs = panels({name: runs[name] for name in names})
     for ax in axs:
         for line in ax.lines:
             line.set_markevery(5)
@@ -63,27 +62,27 @@ def diagonal(unbiased: Function) -> Reasons:
         yield got is None and "it returns nothing"
         if torch.as_tensor(got).numel() != 1:
             yield f"one number is asked for, not a tensor of shape {list(got.shape)}"
-        off = [K.sum() - K.trace() for K in (Kxx, Kyy)]
-        pairs = [n * (n - 1), m * (m - 1)]
+        x = Kxx.sum() - Kxx.trace()
+        y = Kyy.sum() - Kyy.trace()
         between = 2 * Kxy.mean()
-        within = off[0] / pairs[0] + off[1] / pairs[1]
+        within = x / (n * (n - 1)) + y / (m * (m - 1))
+        whole = Kxx.mean() + Kyy.mean()
         wrong = {
-            "the pairs of a point with itself are still in it": Kxx.mean()
-            + Kyy.mean()
-            - between,
+            "the pairs of a point with itself are still in it": whole - between,
             "the sums leave the diagonal out, but the means divide by n * n": (
-                off[0] / n**2 + off[1] / m**2 - between
+                x / n**2 + y / m**2 - between
             ),
             "the mean between the two samples counts twice": within - between / 2,
             "the mean between the two samples is subtracted": within + between,
-            "sums are not means": off[0] + off[1] - 2 * Kxy.sum(),
+            "sums are not means": x + y - 2 * Kxy.sum(),
         }
         if n == m:
-            cross = (Kxy.sum() - Kxy.trace()) / pairs[0]
-            wrong |= {
+            reason = (
                 "between the two samples there are no pairs of a point with itself: "
-                "that mean stays whole": within - 2 * cross
-            }
+                "that mean stays whole"
+            )
+            cross = (Kxy.sum() - Kxy.trace()) / (n * (n - 1))
+            wrong[reason] = within - 2 * cross
         otherwise = f"for samples of {n} and {m} points the value is not right"
         yield compared(float(got), within - between, wrong, otherwise)
 
@@ -98,25 +97,22 @@ def payload(numbers_in_all: int, channels: int) -> Any:
     extractor = 4_864 + 102_464
     weight = 2 * channels**2
     operator = weight + channels
+    sent = network + operator
     return number(
-        network + operator,
+        sent,
         {
             network: "the operator is trained and travels, too",
             network + weight: "the 1 x 1 convolution has biases",
             operator: "that is the operator alone",
             network + channels: "that is multi; conv has a matrix",
-            network
-            + channels**2
-            + channels: "the operator has 2C channels in, those of both streams",
-            network
-            + extractor
-            + operator: "the frozen extractor is never sent: it is the last download",
-            2 * network
-            + operator: "the frozen stream is never sent: it is the last download",
-            4
-            * (
-                network + operator
-            ): "that is the number of bytes; the question is for numbers",
+            network + channels**2 + channels: (
+                "the operator has 2C channels in, those of both streams"
+            ),
+            sent + extractor: (
+                "the frozen extractor is never sent: it is the last download"
+            ),
+            sent + network: "the frozen stream is never sent: it is the last download",
+            4 * sent: "that is the number of bytes; the question is for numbers",
         },
     )
 
@@ -136,20 +132,20 @@ def fold(answer: Function) -> Reasons:
         if tuple(matrix.shape) != (C, C) or tuple(bias.shape) != (C,):
             shapes = f"{list(matrix.shape)} and {list(bias.shape)}"
             yield f"the shapes are {shapes}, not {[C, C]} and {[C]}"
-        both = W[:, :C] + W[:, C:]
+        right = W[:, :C] + W[:, C:]
         wrong = {
             "the global half of W is left out, but it meets the same maps": W[:, C:],
             "the local half of W is left out, but it meets the same maps": W[:, :C],
-            "the two halves are added, not averaged": both / 2,
-            "the matrix is transposed": both.T,
+            "the two halves are added, not averaged": right / 2,
+            "the matrix is transposed": right.T,
         }
         otherwise = (
             f"with {C} channels the folded operator does not do what the operator does"
         )
-        yield compared(matrix, both, wrong, otherwise, 1e-5)
-        right = W @ torch.cat([E, E]) + b[:, None]
+        yield compared(matrix, right, wrong, otherwise, 1e-5)
+        maps = W @ torch.cat([E, E]) + b[:, None]
         once = "the bias is added once, as it is"
-        yield compared(matrix @ E + bias[:, None], right, {}, once, 1e-5)
+        yield compared(matrix @ E + bias[:, None], maps, {}, once, 1e-5)
 
 
 def weights(answer: Any) -> Reasons:
@@ -157,9 +153,8 @@ def weights(answer: Any) -> Reasons:
     it."""
     example = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}'
     call = "fl.methods.fedmmd(0.3, lam=...)"
-    both = ("fedmmd", "fedavg")
     race = "the race is between fedmmd and fedavg"
-    yield labelled(answer, example, call, both, race)
+    yield labelled(answer, example, call, ("fedmmd", "fedavg"), race)
     bands = [m.parts()["objective"] for m in answer.values() if m.name == "fedmmd"]
     if all("lam=0.1," in band for band in bands):
         yield "no FedMMD here has another weight than the paper's 0.1"

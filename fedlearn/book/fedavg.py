@@ -35,16 +35,13 @@ def average(answer: Function) -> Reasons:
         {"weight": drawn(4, 3, seed=2 * k), "bias": drawn(4, seed=2 * k + 1)}
         for k in range(3)
     ]
-    given = [{n: t.clone() for n, t in state.items()} for state in states]
-    mean = answer(given, list(samples))
+    copies = [{n: t.clone() for n, t in state.items()} for state in states]
+    mean = answer(copies, list(samples))
     if not isinstance(mean, dict) or set(mean) != {"weight", "bias"}:
         yield "the answer should be a dictionary with the same names as the states"
-    if any(
-        not torch.equal(a[n], b[n])
-        for a, b in zip(given, states, strict=True)
-        for n in a
-    ):
-        yield "it changes the states it was given"
+    for copy, state in zip(copies, states, strict=True):
+        if any(not torch.equal(copy[name], t) for name, t in state.items()):
+            yield "it changes the states it was given"
     otherwise = "the values are not the weighted mean"
     yield any(mean[n].shape != t.shape for n, t in states[0].items()) and otherwise
 
@@ -78,23 +75,25 @@ def total_bytes(rounds: int, clients_in_a_round: int) -> Any:
     sections = {name: bytes(4 * t.numel()) for name, t in state.items()}
     schema = Schema({n: tuple(t.shape) for n, t in state.items()})
     message = len(pack(Message(0, 1, 0, 0, sections), schema))
-    drawn = clients_in_a_round
-    runs = 2 * clients_in_a_round * rounds
+    participants = clients_in_a_round
+    messages = 2 * participants * rounds
+    total = message * messages
     numbers = sum(map(len, sections.values()))
-    typical = {
-        message * runs / 2: "that is one direction only",
-        message
-        * runs
-        * 100
-        / drawn: f"only {drawn} of the hundred clients take part in a round",
-        message * runs / rounds: "that is a single round",
-        message * runs / drawn: f"{drawn} clients take part in each round, not one",
-        message * runs * 8: "that is in bits",
-        parameters * runs: "the buffers and the envelope are missing",
-        (message - numbers + parameters) * runs: "the buffers are missing",
-        numbers * runs: "the envelope is missing",
+    wrong = {
+        total / 2: "that is one direction only",
+        total * 100 / participants: (
+            f"only {participants} of the hundred clients take part in a round"
+        ),
+        total / rounds: "that is a single round",
+        total / participants: (
+            f"{participants} clients take part in each round, not one"
+        ),
+        8 * total: "that is in bits",
+        parameters * messages: "the buffers and the envelope are missing",
+        (message - numbers + parameters) * messages: "the buffers are missing",
+        numbers * messages: "the envelope is missing",
     }
-    return number(message * runs, typical)
+    return number(total, wrong)
 
 
 CASES = (
@@ -110,8 +109,8 @@ CASES = (
 def participants(answer: Function) -> Reasons:
     """answer(clients, C, generator) -> clients drawn without repetition, ascending."""
     for clients, share, count in CASES:
-        given = answer(clients, share, torch.Generator().manual_seed(1))
-        chosen = [int(k) for k in islice(given, clients + 1)]
+        draw = answer(clients, share, torch.Generator().manual_seed(1))
+        chosen = [int(k) for k in islice(draw, clients + 1)]
         case = f"{clients} clients and a share of {share}"
         yield not chosen and f"with {case} nobody takes part: at least one must"
         if len(chosen) != count:
@@ -135,8 +134,8 @@ def participants(answer: Function) -> Reasons:
             "the same generator gives another choice the second time: "
             "use no other source of randomness"
         )
-    same = all(choice == first[0] for choice in first)
-    yield same and "it always draws the same clients: use the generator"
+    if all(choice == first[0] for choice in first):
+        yield "it always draws the same clients: use the generator"
     often = torch.bincount(torch.tensor(first).flatten().long(), minlength=20)
     if often.min() < 140 or often.max() > 260:  # 200 expected, standard deviation 10
         yield "some clients are drawn more often than others"

@@ -32,16 +32,16 @@ def pure_shards(answer: Function) -> Reasons:
         labels = np.random.default_rng(clients).permutation(np.arange(n) % classes)
         draws = []
         for seed in range(4):
-            given, again = (
+            first, second = (
                 answer(labels.copy(), clients, np.random.default_rng(seed))
                 for _ in range(2)
             )
             try:
-                owner = np.asarray(given)
+                owner = np.asarray(first)
             except ValueError:
                 yield (
-                    "one owner for each image is asked for, not one list for each "
-                    "client"
+                    "one owner for each image is asked for, "
+                    "not one list for each client"
                 )
             if owner.shape != labels.shape:
                 yield (
@@ -50,22 +50,21 @@ def pure_shards(answer: Function) -> Reasons:
                 )
             if owner.min() < 0 or owner.max() >= clients:
                 yield f"owners should be numbers from 0 to {clients - 1}"
-            held = np.zeros((clients, classes), int)
-            np.add.at(held, (owner, labels), 1)
-            if (wrong := (held > 0).sum(1) != 2).any():
-                k = int(wrong.argmax())
-                yield (
-                    f"client {k} of {clients} holds {(held[k] > 0).sum()} of the "
-                    f"{classes} classes "
-                    "instead of two"
-                )
-            for c, column in enumerate(held.T):
+            counts = np.zeros((clients, classes), int)
+            np.add.at(counts, (owner, labels), 1)
+            for k, present in enumerate((counts > 0).sum(1)):
+                if present != 2:
+                    yield (
+                        f"client {k} of {clients} holds {present} of the {classes} "
+                        "classes instead of two"
+                    )
+            for c, column in enumerate(counts.T):
                 if np.ptp(column[column > 0]) > 1:
                     yield (
                         f"class {c} is not shared evenly: "
                         f"its holders have {column[column > 0].tolist()} samples"
                     )
-            yield not np.array_equal(owner, again) and TWICE
+            yield not np.array_equal(owner, second) and TWICE
             draws.append(owner)
         if all(np.array_equal(draws[0], other) for other in draws[1:]):
             yield "four different generators gave one and the same split: draw from rng"
@@ -84,22 +83,19 @@ def layer_drift(answer: Function) -> Reasons:
 
     def drift(stacked: torch.Tensor, weights: torch.Tensor) -> float:
         mean = (weights[:, None] * stacked).sum(0)
-        return float(
-            ((weights * (stacked - mean).square().sum(1)).sum().sqrt()) / mean.norm()
-        )
+        spread = (weights * (stacked - mean).square().sum(1)).sum().sqrt()
+        return float(spread / mean.norm())
 
     flat = {name: torch.stack([u[name].flatten() for u in updates]) for name in shapes}
     counts = torch.tensor(samples).float()
     p = counts / counts.sum()
     equal = torch.full((3,), 1 / 3)
-    given = answer(updates, samples)
-    if not isinstance(given, dict) or set(given) != set(shapes):
-        yield (
-            f"the answer should be a dictionary with a number for each of "
-            f"{', '.join(shapes)}"
-        )
+    drifts = answer(updates, samples)
+    if not isinstance(drifts, dict) or set(drifts) != set(shapes):
+        names = ", ".join(shapes)
+        yield f"the answer should be a dictionary with a number for each of {names}"
     for name, stacked in flat.items():
-        value = float(given[name])
+        value = float(drifts[name])
         right = drift(stacked, p)
         wrong = {
             "every client counts the same in it: weigh by samples, "
