@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from ..data.sources import data_path
-from . import vega
+from ..errors import pick
 
 LOOKS = "AMBER BLUE BOLD DOTTED GREEN GREY ORANGE PINK WORDS".split()
 
@@ -18,6 +18,8 @@ def drawing(path: str, **values: Any) -> dict[str, Any]:
     In the file ``$BLUE``, ``$BOLD`` and the like are the looks of that name in
     ``vega``, and ``$SHADES`` are the colours of signed numbers.
     """
+    from . import vega  # loads slowly, and the checks of a chapter need no picture
+
     text = data_path(f"{path}.yaml").read_text(encoding="utf-8")
     looks = {name: getattr(vega, name) for name in LOOKS}
     looks["SHADES"] = vega.signed()["range"]
@@ -27,7 +29,7 @@ def drawing(path: str, **values: Any) -> dict[str, Any]:
     spec = yaml.safe_load(filled)
     params = {param["name"]: param for param in spec.pop("params")}
     for name, value in values.items():
-        params[name]["value"] = value
+        pick(name, params, "parameter")["value"] = value
     layers = spec.pop("layer")
     frame = vega.layered(spec.pop("height"), params.values(), (), **spec)
     return frame | {"layer": layers}

@@ -1,6 +1,7 @@
-"""Chapter 7, FedGKT: its explorers, its figures, and the checks of its exercises."""
+"""Chapter 7, FedGKT: its figures, its tables, and the checks of its exercises."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -41,18 +42,15 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
     ):
         net = NETWORKS[name](shape).eval()
         h = net.extractor[:stem](torch.zeros(1, *shape)).numel()
-        lines = traffic(images, h, 10, sum(w.numel() for w in state_of(net).values()))
-        lines |= {"the images, once": images * torch.Size(shape).numel()}
+        weights = sum(w.numel() for w in state_of(net).values())
+        lines = traffic(images, h, 10, weights)
+        lines["the images, once"] = images * math.prod(shape)
         ax = plot.axes(size=(4.6, 3.2))
         for (label, line), style in zip(
             lines.items(), plot.styles([*lines]), strict=True
         ):
-            ax.loglog(
-                images,
-                line / 1e6 + 0 * images,
-                label=label,
-                **style | {"markevery": 10},
-            )
+            megabytes = line / 1e6 + 0 * images
+            ax.loglog(images, megabytes, label=label, **style | {"markevery": 10})
         ax.set(xlabel=f"images of a client, {name}", ylabel="MB a client and round")
         ax.grid(alpha=0.3)
         ax.legend(fontsize=9)
@@ -74,23 +72,19 @@ def painted(
 ) -> "Shown":
     """Six of a client's images [n, 64], two of the maps [n, 16, 4, 4] that it sent, and
     what a server has made of them."""
-    import matplotlib.pyplot as plt
-
+    from .pictures import kernel_rows
     from .show import figure
 
     six = torch.linspace(0, len(seen) - 1, 6).long()
-    rows = {"image": pictures[six].unflatten(1, (8, 8))}
-    rows |= {f"map {c + 1}": maps[six, c] for c in (0, 5)}
-    rows["painted"] = seen[six].unflatten(1, (8, 8)).clamp(0, 1)
-    picture, axs = plt.subplots(4, 6, figsize=(5.2, 3.2), layout="constrained")
-    for line, (label, row) in zip(axs, rows.items(), strict=True):
-        for ax, one in zip(line, row.cpu(), strict=True):
-            ax.imshow(one, cmap="Greys", vmin=0, vmax=max(1e-6, float(row.max())))
-            ax.set(xticks=[], yticks=[])
-        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    rows = {
+        "image": pictures[six].unflatten(1, (1, 8, 8)),
+        "map 1": maps[six, :1],
+        "map 6": maps[six, 5:6],
+        "painted": seen[six].unflatten(1, (1, 8, 8)).clamp(0, 1),
+    }
     return figure(
         number,
-        picture,
+        kernel_rows(rows, apart=rows, size=0.75, grey=True),
         caption="""Images of a client, two of the sixteen maps that it sent in the first
         round, and what the least-squares painter, fitted on another client, paints from
         all sixteen.""",
@@ -137,12 +131,10 @@ def who_teaches() -> list[dict[str, str]]:
 
 def no_tensor(got: object) -> str | None:
     """What is wrong with an answer that is no tensor, or None."""
-    if not isinstance(got, torch.Tensor):
-        return (
-            f"it returns "
-            f"{'nothing' if got is None else f'a {type(got).__name__}'}, not a tensor"
-        )
-    return None
+    if isinstance(got, torch.Tensor):
+        return None
+    kind = "nothing" if got is None else f"a {type(got).__name__}"
+    return f"it returns {kind}, not a tensor"
 
 
 def gradient(function: Function) -> Reasons:
@@ -155,42 +147,33 @@ def gradient(function: Function) -> Reasons:
         q = F.softmax(student / T, 1)
         before = student.clone()
         got = function(teacher, student, T)
-        yield (
-            not torch.equal(student, before)
-            and "it changes the logits that it is given"
-        )
+        if not torch.equal(student, before):
+            yield "it changes the logits that it is given"
         yield no_tensor(got)
-        if (shape := got.shape) != student.shape:
-            yield (
-                f"it returns the shape {list(shape)} for logits of shape "
-                f"{list(student.shape)}"
-            )
+        if got.shape != student.shape:
+            shape = list(got.shape)
+            yield f"it returns the shape {shape} for logits of shape {[n, 5]}"
         undivided = F.softmax(student, 1) - F.softmax(teacher, 1)
         by_images = F.softmax(student / T, 0) - F.softmax(teacher / T, 0)
         one_left = "of T^2 and the 1/T of the divided logits one T is left"
+        right = T * (q - p) / n
         wrong = {
-            (
-                "its sign is turned round: this is the direction of the step, "
-                "not the gradient"
-            ): (T * (p - q) / n),
-            "the factor T^2 is missing": (q - p) / (T * n),
-            "the logits are divided by T, which gives a factor 1/T": T**2 * (q - p) / n,
-            one_left: (q - p) / n,
-            (
-                "that is one image without T^2: the factor T^2 and the mean "
-                "over n are missing"
-            ): ((q - p) / T),
+            "its sign is turned round: this is the direction of the step, "
+            "not the gradient": -right,
+            "the factor T^2 is missing": right / T**2,
+            "the logits are divided by T, which gives a factor 1/T": right * T,
+            one_left: right / T,
+            "that is one image without T^2: the factor T^2 and the mean "
+            "over n are missing": (q - p) / T,
             f"{one_left}, and the mean over the images is missing": q - p,
-            "it is the sum over the images, not the mean": T * (q - p),
-            "it is the mean over images and classes; classes are summed": T
-            * (q - p)
-            / (n * 5),
+            "it is the sum over the images, not the mean": right * n,
+            "it is the mean over images and classes; classes are summed": right / 5,
             "the softmax needs logits divided by T": T * undivided / n,
             "the softmax runs over classes, dimension 1": T * by_images / n,
             "it compares logits; the softmax is missing": T * (student - teacher) / n,
         }
         otherwise = f"for T = {T:g} the values differ from those of autograd"
-        yield compared(got, T * (q - p) / n, wrong, otherwise)
+        yield compared(got, right, wrong, otherwise)
 
 
 def match(function: Function) -> Reasons:
@@ -205,18 +188,13 @@ def match(function: Function) -> Reasons:
         got = function(z_s, order, batch)
         yield no_tensor(got)
         if got.shape != expected.shape:
-            yield (
-                f"it returns the shape {list(got.shape)} for a batch of "
-                f"{len(batch)} images"
-            )
+            yield f"it returns the shape {list(got.shape)} for a batch of 5 images"
         wrong = {
-            (
-                "it takes z_s to be in the order of the images; row i belongs "
-                "to image order[i]"
-            ): (z_s[batch]),
-            "order leads from rows to images; here the way back is needed": z_s[
-                order[batch]
-            ],
+            "it takes z_s to be in the order of the images; row i belongs "
+            "to image order[i]": z_s[batch],
+            "order leads from rows to images; here the way back is needed": (
+                z_s[order[batch]]
+            ),
             "it matches by position in the batch, as if nobody had shuffled": z_s[:5],
         }
         otherwise = "some images are given the logits of another"
@@ -235,12 +213,14 @@ def crossover(weights: int, classes: int, channels: int, side: int) -> Any:
     statistics = 17_056
     H = channels * side * side
     each = 4 * H + 8 * classes + 6
+    images = 8 * weights // each
     return number(
-        8 * weights // each,
+        images,
         {
-            8 * weights // each
-            + 1: "with that many FedGKT sends more: count the logits both ways,"
-            " and round down",
+            images + 1: (
+                "with that many FedGKT sends more: count the logits both ways,"
+                " and round down"
+            ),
             8 * (weights + statistics) // each: "batch statistics are left out here",
             4 * weights // each: "FedAvg's model travels both ways",
             8 * weights // H: "each number of H has four bytes, too",
@@ -269,10 +249,8 @@ def still(function: Function) -> Reasons:
     H, labels, opinions = message
     if reason := no_tensor(H):
         yield f"of the maps {reason}"
-    yield (
-        H.requires_grad
-        and "the maps still hold their gradients: keep `torch.no_grad()`"
-    )
+    if H.requires_grad:
+        yield "the maps still hold their gradients: keep `torch.no_grad()`"
     expected = net.eval().extractor(x)
     if H.shape != expected.shape or not torch.allclose(H, expected, atol=1e-5):
         yield "the first part is not the maps, `net.extractor(x)`"

@@ -1,4 +1,4 @@
-"""Chapter 5, Fed-KGF: its explorers, a table of stored runs, and the checks of the
+"""Chapter 5, Fed-KGF: a moving picture, tables of stored runs, and the checks of the
 exercises."""
 
 from collections.abc import Callable
@@ -37,23 +37,23 @@ def beside_paper() -> "pandas.DataFrame":
 
     from .claims import ends, printed
 
-    methods = (
+    methods = [
         "Fed-KGF",
         "FedPM",
         "FedAvg",
         "Fed-KGF without MU",
         "module uploading alone",
-    )
-    said = [printed("fed_kgf-cifar-accuracies", k) / 100 for k in (0, 1)]
-    paper = pandas.DataFrame([[*said, "", "", ""]], ["paper, CIFAR-10"], methods)
-    here = [
-        ends(name, dataset=data).loc[[*methods]].T.rename(f"{place}, {{}}".format)
-        for place, name, data in (
-            ("digits", "fed_kgf_digits", "digits"),
-            ("CIFAR-10, small", "fed_kgf_small", "cifar10"),
-        )
     ]
-    return pandas.concat([paper, *here])
+    accuracies = [printed("fed_kgf-cifar-accuracies", k) / 100 for k in (0, 1)]
+    paper = pandas.DataFrame([accuracies], ["paper, CIFAR-10"], methods[:2])
+    digits = ends("fed_kgf_digits", dataset="digits").loc[methods].T
+    pictures = ends("fed_kgf_small", dataset="cifar10").loc[methods].T
+    rows = [
+        paper,
+        digits.rename("digits, {}".format),
+        pictures.rename("CIFAR-10, small, {}".format),
+    ]
+    return pandas.concat(rows).fillna("")
 
 
 SENDS = {  # by label of the stored runs: its name in the lesson, and what goes up
@@ -97,14 +97,15 @@ def within(
 ) -> dict[str, list[float]]:
     """The last accuracy of each run within the bytes that Fed-KGF sends in its whole
     run, by label; a run whose first test comes later has none."""
-    most = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001
-    last = {}
+    limit = max(sent(h).sum() for h in runs["Fed-KGF"]) * 1.0001
+    last: dict[str, list[float]] = {label: [] for label in runs}
     for label, histories in runs.items():
-        last[label] = []
-        for h in histories:
-            total = sent(h).cumsum()
+        for history in histories:
+            total = sent(history).cumsum()
             tests = [
-                r["accuracy"] for r in h.evaluated if total[r["round"] - 1] <= most
+                row["accuracy"]
+                for row in history.evaluated
+                if total[row["round"] - 1] <= limit
             ]
             last[label] += tests[-1:]
     return last
@@ -118,24 +119,24 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     from .claims import dagger, reached
 
     runs = alike(dataset)
-    if "Fed-KGF" not in runs:
-        return []
-    equal = {"both ways": within(runs, both_ways), "up alone": within(runs, up_alone)}
+    last = within(runs, both_ways)
+    last_up = within(runs, up_alone)
     rows = []
     for label, (method, sends) in SENDS.items():
-        if histories := runs.get(label, []):
-            sign = dagger(h.chosen_on for h in histories)
-            row = {"method": method + sign, "sends up": sends}
-            row |= {
-                way: f"{getattr(histories[0], f'bytes_{way}').mean() / 1e6:.2f}"
-                for way in ("up", "down")
+        if label not in runs:
+            continue
+        histories = runs[label]
+        rows.append(
+            {
+                "method": method + dagger(h.chosen_on for h in histories),
+                "sends up": sends,
+                "up": f"{histories[0].bytes_up.mean() / 1e6:.2f}",
+                "down": f"{histories[0].bytes_down.mean() / 1e6:.2f}",
+                "all rounds": reached(histories),
+                "both ways": spread(last[label]),
+                "up alone": spread(last_up[label]) if last_up[label] else "",
             }
-            row["all rounds"] = reached(histories)
-            row |= {
-                way: spread(last[label]) if last[label] else ""
-                for way, last in equal.items()
-            }
-            rows.append(row)
+        )
     return rows
 
 
@@ -153,16 +154,18 @@ def cut(history: History, rounds: int) -> History:
 
 
 def more_training() -> list[dict[str, Any]]:
-    """What they have reached on the way, and after what share of the paper's passes
-    over its images."""
+    """What the runs on 20,000 pictures reached after some rounds, and after what share
+    of the paper's passes over its images."""
     from .claims import reached
 
-    runs = longer()
-    return [
-        {"rounds": t, "passes": t * 20_000 / (400 * 50_000)}
-        | {method: reached([cut(h, t) for h in its]) for method, its in runs.items()}
-        for t in (40, 100, 200)
-    ]
+    rows = []
+    for rounds in (40, 100, 200):
+        row: dict[str, Any] = {"rounds": rounds}
+        row["passes"] = rounds * 20_000 / (400 * 50_000)
+        for method, histories in longer().items():
+            row[method] = reached([cut(history, rounds) for history in histories])
+        rows.append(row)
+    return rows
 
 
 # ---- exercises -----------------------------------------------------------------------
@@ -170,6 +173,11 @@ def more_training() -> list[dict[str, Any]]:
 
 def uniform(shape: tuple[int, ...], low: float, high: float, seed: int) -> torch.Tensor:
     return torch.rand(shape, generator=generator(seed)) * (high - low) + low
+
+
+def summed(values: torch.Tensor, index: torch.Tensor, m: int) -> torch.Tensor:
+    """The sums over the copies of each of m base kernels; copy i is of index[i]."""
+    return values.new_zeros(m, *values.shape[1:]).index_add_(0, index, values)
 
 
 def gradient(answer: Function) -> Reasons:
@@ -181,49 +189,42 @@ def gradient(answer: Function) -> Reasons:
         g = uniform((n, 2, 3, 3), -1, 1, 2)
         w[0, 0, 0, 0] = 0.0
         beta = uniform((n, 2, 3, 3), 2.0, 10.0, 3)
-        bases = torch.arange(n) % m
         before = w.clone()
         got = answer(w, beta, g)
-        yield (
-            not torch.equal(w.detach(), before)
-            and "it changes the base kernels that it is given"
-        )
+        if not torch.equal(w.detach(), before):
+            yield "it changes the base kernels that it is given"
         if tuple(got.shape) == (n, 2, 3, 3):
             yield "a base kernel has one gradient, and it is the sum over its copies"
         if tuple(got.shape) != (m, 2, 3, 3):
             yield f"it returns the shape {list(got.shape)} for {m} base kernels"
-        copies = w[bases]
+        bases = torch.arange(n) % m
         blocks = torch.arange(n) // -(-n // m)
-        slope = beta * copies.abs() ** (beta - 1)
-
-        def summed(each: torch.Tensor, index: torch.Tensor = bases) -> torch.Tensor:
-            return torch.zeros_like(w).index_add_(0, index, each)  # noqa: B023
-
+        copies = w[bases]
+        power = copies.abs() ** (beta - 1)
+        slope = beta * power
+        right = summed(g * slope, bases, m)
         last = torch.zeros_like(w)
         last[bases] += g * slope  # of equal indices one counts
         in_blocks = beta * w[blocks].abs() ** (beta - 1)
         count = bases.bincount(minlength=m).clamp(min=1)[:, None, None, None]
         wrong = {
-            "that is the mean over the copies; their gradients add up": summed(
-                g * slope
-            )
-            / count,
+            "that is the mean over the copies; their gradients add up": right / count,
             "`out[index] += ...` keeps only one of several equal indices; "
             "use `index_add_`, or a loop": last,
-            "the slopes still have to be multiplied by g": summed(slope),
-            (
-                "the slope has no sign: that of w stands in (5.1) and in the "
-                "derivative of |w|"
-            ): summed(g * slope * copies.sign()),
-            "the factor beta is missing": summed(g * copies.abs() ** (beta - 1)),
-            "the exponent falls by one": summed(g * beta * copies.abs() ** beta),
-            "kernel i comes from base kernel i mod m": summed(g * in_blocks, blocks),
+            "the slopes still have to be multiplied by g": summed(slope, bases, m),
+            "the slope has no sign: that of w stands in (5.1) and in the "
+            "derivative of |w|": summed(g * slope * copies.sign(), bases, m),
+            "the factor beta is missing": summed(g * power, bases, m),
+            "the exponent falls by one": (
+                summed(g * beta * copies.abs() ** beta, bases, m)
+            ),
+            "kernel i comes from base kernel i mod m": summed(g * in_blocks, blocks, m),
         }
         otherwise = (
             f"with {m} base kernels and {n} generated ones the values are "
             f"not those of (5.2)"
         )
-        yield compared(got, summed(g * slope), wrong, otherwise)
+        yield compared(got, right, wrong, otherwise)
 
 
 @varied(
@@ -238,26 +239,23 @@ def upload(base_kernels: int, channels: int, classes: int) -> Any:
     whole = channels * channels * 9
     norm = 4 * channels
     dense = channels * classes + classes
+    sent = base + norm + dense
     return number(
-        base + norm + dense,
+        sent,
         {
-            base
-            + norm // 2
-            + dense: "the running mean and variance of batch normalisation travel, too",
+            sent - norm // 2: (
+                "the running mean and variance of batch normalisation travel, too"
+            ),
             base + dense: "batch normalisation belongs to the module",
-            base + norm + channels * classes: "the dense layer has biases",
+            sent - classes: "the dense layer has biases",
             base + norm: "the dense layer is the second module of the group",
-            whole
-            + norm
-            + dense: "that is the whole convolution; only its base kernels travel",
-            base
-            + 4 * base_kernels
-            + dense: f"batch normalisation has all {channels} channels,"
-            " whoever made them",
-            4
-            * (
-                base + norm + dense
-            ): "that is the number of bytes; the question is for numbers",
+            whole + norm + dense: (
+                "that is the whole convolution; only its base kernels travel"
+            ),
+            base + 4 * base_kernels + dense: (
+                f"batch normalisation has all {channels} channels, whoever made them"
+            ),
+            4 * sent: "that is the number of bytes; the question is for numbers",
         },
     )
 
@@ -273,12 +271,10 @@ def smooth(function: Function) -> Reasons:
     right = function(w, alpha, beta)
     left = function(-w, alpha, beta)
     if right.shape != w.shape:
-        yield (
-            f"it returns the shape {list(right.shape)} for entries of shape "
-            f"{list(w.shape)}"
-        )
-    odd = torch.allclose(right, -left, atol=1e-6)
-    yield not odd and "it is not odd: w and -w have to give opposite values"
+        shape = list(right.shape)
+        yield f"it returns the shape {shape} for entries of shape {list(w.shape)}"
+    if not torch.allclose(right, -left, atol=1e-6):
+        yield "it is not odd: w and -w have to give opposite values"
     jump = (function(tiny, alpha, beta) - function(-tiny, alpha, beta)).abs()
     if (jump > alpha / 10).any():
         yield "it still jumps at zero, by more than alpha / 10"
@@ -294,8 +290,8 @@ def smooth(function: Function) -> Reasons:
             yield "the sign of the result is not that of w near zero"
         if (y.diff().abs() > a / 10 + 2e-6 * b * grid[1:] ** (b - 1)).any():
             yield "the jump is gone from zero and stands elsewhere"
-    same = torch.allclose(right, function(w, alpha, beta + 1), atol=1e-7)
-    yield same and "the power |w|^beta is gone"
+    if torch.allclose(right, function(w, alpha, beta + 1), atol=1e-7):
+        yield "the power |w|^beta is gone"
 
 
 @varied(beta=(10, range(3, 13)), largest_weight=(1.0, [k / 100 for k in range(70, 98)]))

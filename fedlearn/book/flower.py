@@ -37,13 +37,19 @@ def watch_message(
 
 def engine_rows(seconds: Mapping[str, float]) -> list[dict[str, str]]:
     """A table of the seconds of a round, by where the clients live."""
-    places = {"sequential": "one process", "simulation": "worker processes"}
-    places["deployment"] = "programs of their own"
-    columns = ("clients live in", "seconds", "times the first")
-    first = seconds["sequential"]
-    each = {place: seconds[engine] for engine, place in places.items()}
-    rows = ((place, f"{s:.2f}", f"{s / first:.1f}") for place, s in each.items())
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    places = {
+        "sequential": "one process",
+        "simulation": "worker processes",
+        "deployment": "programs of their own",
+    }
+    return [
+        {
+            "clients live in": place,
+            "seconds": f"{seconds[engine]:.2f}",
+            "times the first": f"{seconds[engine] / seconds['sequential']:.1f}",
+        }
+        for engine, place in places.items()
+    ]
 
 
 def first_messages(name: str, network: str) -> tuple[int, int]:
@@ -51,9 +57,8 @@ def first_messages(name: str, network: str) -> tuple[int, int]:
     task = tasks.classification("digits", clients=2, train=20, test=10, network=network)
     method = methods.get(name)
     server = method.server_side(task)
-    people = clients(method, task)
     down, _ = server.send(1, 0, server.start())
-    return len(down), len(people.answer(1, 0, down))
+    return len(down), len(clients(method, task).answer(1, 0, down))
 
 
 # ---- exercises -----------------------------------------------------------------------
@@ -75,24 +80,30 @@ def total(message: int, added_up: int, added_down: int, rounds: int) -> Any:
     greetings = clients * greeting
     training = uploads * (2 * message + added_up + added_down)
     plain = uploads * 2 * message
+    right = training + greetings
     return number(
-        training + greetings,
+        right,
         {
             training: "the greetings are missing",
-            training
-            + drawn * greeting: "everybody is greeted, also who is never drawn",
-            training
-            + rounds * greetings: "a client is greeted once, not in every round",
-            training
-            + uploads * greeting: "a client is greeted once, not each time it is drawn",
+            training + drawn * greeting: (
+                "everybody is greeted, also who is never drawn"
+            ),
+            training + rounds * greetings: (
+                "a client is greeted once, not in every round"
+            ),
+            training + uploads * greeting: (
+                "a client is greeted once, not each time it is drawn"
+            ),
             plain: "these are our bytes; what Flower adds is missing",
-            plain
-            + greetings: "what Flower adds to the messages of the rounds is missing",
+            plain + greetings: (
+                "what Flower adds to the messages of the rounds is missing"
+            ),
             uploads * (message + added_up) + greetings: "the downloads are missing",
             uploads * (message + added_down) + greetings: "the uploads are missing",
-            training * clients // drawn
-            + greetings: "only a fifth of the clients takes part in a round",
-            8 * (training + greetings): "these are bits",
+            training * clients // drawn + greetings: (
+                "only a fifth of the clients takes part in a round"
+            ),
+            8 * right: "these are bits",
         },
     )
 
@@ -102,40 +113,45 @@ GOOD = ({}, 400)
 FEW = ({}, 300)
 LATE = {2: "No answer within 60 s."}
 DAMAGED = {1: "The checksum does not fit: the message was altered or cut."}
-SILENT: dict[
-    str, tuple[list[Any], list[int]]
-] = {  # rounds of four clients, and the silent ones
-    "nobody was missing in one of the histories, and it reports a round": (
+# rounds of four clients, the silent ones, and the reason for another answer
+SILENT: list[tuple[list[Any], list[int], str]] = [
+    (
         [GOOD, GOOD],
         [],
+        "nobody was missing in one of the histories, and it reports a round",
     ),
-    "a client that is named in refused is missing openly, not silently": (
+    (
         [GOOD, (LATE, 300)],
         [],
+        "a client that is named in refused is missing openly, not silently",
     ),
-    "the bytes of damaged uploads count, so there may be too many": (
+    (
         [GOOD, (DAMAGED, 400)],
         [],
+        "the bytes of damaged uploads count, so there may be too many",
     ),
-    "a round with too few bytes and an empty refused is not found": (
+    (
         [GOOD, FEW, GOOD],
         [2],
+        "a round with too few bytes and an empty refused is not found",
     ),
-    "a round in which one is named and one more is missing is not found": (
+    (
         [(LATE, 200), GOOD],
         [1],
+        "a round in which one is named and one more is missing is not found",
     ),
-    "not all silent rounds of a history are found, in order": (
+    (
         [FEW, GOOD, (LATE, 100)],
         [1, 3],
+        "not all silent rounds of a history are found, in order",
     ),
-}
+]
 
 
 def silent(answer: Function) -> Reasons:
     """answer(history, size) -> the rounds in which fewer uploads came than the row
     claims."""
-    for reason, (rounds, right) in SILENT.items():
+    for rounds, right, reason in SILENT:
         row = {"accuracy": 0.5, "clients": [0, 1, 2, 3]}
         rows = [
             row | {"round": t, "refused": r, "bytes_up": b}
