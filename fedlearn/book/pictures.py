@@ -88,10 +88,13 @@ def agreement(
 
 
 def kernel_rows(
-    rows: Mapping[str, torch.Tensor], apart: Collection[str] = (), size: float = 0.66
+    rows: Mapping[str, torch.Tensor],
+    apart: Collection[str] = (),
+    size: float = 0.66,
+    grey: bool = False,
 ) -> Figure:
     """Rows of kernels [count, in, k, k] under one another, labelled, of input channel
-    0; colours are those of ``SIGNED``.
+    0; colours are those of ``SIGNED``, or greys of numbers from 0 on.
 
     All rows share the scale of the largest value but those named in ``apart``.
     """
@@ -99,13 +102,14 @@ def kernel_rows(
     first = {label: w[:count, 0].detach().cpu() for label, w in rows.items()}
     extent = (0.8 + size * count, size * len(rows))
     figure, axs = plt.subplots(len(rows), count, figsize=extent, layout="constrained")
-    shared = max(
-        float(w.abs().max()) for label, w in first.items() if label not in apart
-    )
+    limits = {label: float(w.abs().max()) for label, w in first.items()}
+    shared = [limit for label, limit in limits.items() if label not in apart]
+    low = 0 if grey else -1
+    colours = "Greys" if grey else SIGNED
     for line, (label, kernels) in zip(axs, first.items(), strict=True):
-        limit = float(kernels.abs().max()) if label in apart else shared
+        limit = limits[label] if label in apart else max(shared)
         for ax, kernel in zip(line, kernels, strict=True):
-            ax.imshow(kernel, cmap=SIGNED, vmin=-limit, vmax=limit)
+            ax.imshow(kernel, cmap=colours, vmin=low * limit, vmax=limit)
             ax.set(xticks=[], yticks=[])
         line[0].set_ylabel(label, rotation=0, ha="right", va="center")
     return figure

@@ -148,12 +148,6 @@ def numbered_rows(name: str, *sort: dict[str, str]) -> dict[str, Any]:
     return {"window": [{"op": "row_number", "as": name}], "sort": list(sort)}
 
 
-def point_at(x: str | None = None, y: str | None = None) -> alt.Chart:
-    """A single point whose fields ``x`` and ``y`` are these expressions."""
-    fields = {name: text for name, text in (("x", x), ("y", y)) if text}
-    return alt.Chart(ONE).transform_calculate(**fields)
-
-
 def signed(largest: float = 2.0, shades: int = 11) -> dict[str, Any]:
     """A scale of colours for numbers of both signs: the one of every picture in the
     book."""
@@ -167,79 +161,3 @@ def signed(largest: float = 2.0, shades: int = 11) -> dict[str, Any]:
         "range": [to_hex(c) for c in colormaps[SIGNED](np.linspace(0, 1, shades))],
         "clamp": True,
     }
-
-
-def kernel_panels(
-    names: list[str],
-    value: str,
-    lines: list[str],
-    params: list[dict[str, Any]],
-    colours: dict[str, Any],
-    form: str = "+.1f",
-    ink: Any = "#111",
-    entries: Sequence[float] = (0,) * 9,
-    columns: int | None = None,
-) -> dict[str, Any]:
-    """A panel of nine cells, a 3 x 3 kernel, for each of ``names``, so many side by
-    side.
-
-        ``value`` is a Vega expression of a cell's ``datum.panel``, ``datum.u``
-        (column),
-        ``datum.v`` (row) and ``datum.own``, its entry of ``entries``. ``lines`` below
-        are expressions.
-    """
-    cells = [
-        {"panel": panel, "u": k % 3, "v": k // 3, "own": entry}
-        for panel in range(len(names))
-        for k, entry in enumerate(entries)
-    ]
-    columns = columns or len(names)
-    deep = 4.2 * ((len(names) - 1) // columns)  # where the last row of panels begins
-    low = deep + 3.4 + 0.5 * len(lines)
-    wide = {"axis": None, "scale": {"domain": [0, 3.8 * columns - 0.8], "nice": False}}
-    high = {
-        "axis": None,
-        "scale": {"domain": [low, -0.7], "nice": False, "zero": False},
-    }
-    x = alt.X("x:Q", **wide)
-    y = alt.Y("y:Q", **high)
-    shared = alt.Chart(alt.InlineData(values=cells)).transform_calculate(
-        value=value,
-        x=f"datum.panel % {columns} * 3.8 + datum.u",
-        y=f"floor(datum.panel / {columns}) * 4.2 + datum.v",
-        x2="datum.x + 0.94",
-        y2="datum.y + 0.94",
-        mx="datum.x + 0.47",
-        my="datum.y + 0.5",
-    )
-    color = alt.Color("value:Q", scale=alt.Scale(**colours), legend=None)
-    middle = (alt.X("mx:Q", **wide), alt.Y("my:Q", **high))
-    layers = [
-        alt.Chart()
-        .mark_rect(stroke="#888")
-        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), color),
-        alt.Chart()
-        .mark_text(fontSize=12)
-        .encode(
-            *middle,
-            alt.Text("value:Q", format=form),
-            color=ink if isinstance(ink, dict) else alt.value(ink),
-        ),
-        alt.Chart()
-        .transform_filter("datum.u == 0 && datum.v == 0")
-        .transform_calculate(title="names[datum.panel]", top="datum.y - 0.25")
-        .mark_text(**WORDS)
-        .encode(x, alt.Y("top:Q", **high), text="title:N"),
-    ]
-    layers += [
-        alt.Chart(ONE)
-        .mark_text(**BOLD | {"fontSize": 14}, text=alt.ExprRef(line))
-        .encode(
-            x=alt.XDatum(0, type="quantitative"),
-            y=alt.YDatum(deep + 3.5 + 0.5 * k, type="quantitative"),
-        )
-        for k, line in enumerate(lines)
-    ]
-    height = round(190 / 4.6 * (low + 0.7))
-    params = [*params, {"name": "names", "value": names}]
-    return layered(height, params, layers, shared, view={"stroke": None})

@@ -13,6 +13,7 @@ from test_link import history as history_of
 import fedlearn as fl
 from fedlearn.book import choosing, claims, index
 from fedlearn.book.grids import chapter_file
+from fedlearn.data.sources import data_path
 
 
 def test_the_answer_is_not_there_before_the_guess():
@@ -24,6 +25,23 @@ def test_the_answer_is_not_there_before_the_guess():
         assert params.get("guess") == 7 or guess is None
         assert params["reveal"] is (guess is not None)
         assert any("reveal" in str(step.get("filter")) for step in spec["transform"])
+
+
+PICTURES = [
+    f"{path.parent.name}/{path.stem}"
+    for path in data_path().glob("*/*.yaml")
+    if "\nlayer:" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_moving_picture_is_vega_lite(name):
+    altair.LayerChart.from_dict(fl.book.drawing(name))
+
+
+def test_a_picture_has_no_other_parameters():
+    with pytest.raises(ValueError, match="night"):
+        fl.book.drawing("rpn/kernel", night=3)
 
 
 def computed(expression, **names):
