@@ -20,7 +20,7 @@ _NAMES = {
     "flower": "carried engine_rows first_messages framed watch_message",
     "grids": "grid",
     "heterogeneity": "dirichlet_shares two_parabolas",
-    "index": "cards methods_map minutes three_lines",
+    "index": "accuracy_of_three cards methods_map minutes",
     "pictures": "agreement kernel_rows partition",
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",

@@ -1,7 +1,6 @@
 """Chapter 11, choosing a method: what a fleet pays, and a contest of all methods.
 
-``python -m fedlearn.book.choosing --jobs 2`` runs what ``data/choosing/chapter.yaml``
-states and
+``python -m fedlearn.book.choosing`` does the runs of ``data/choosing/chapter.yaml`` that
 ``data/choosing/grid.json`` lacks. Each method has the same budget of tuning on each
 split and number of clients: three short runs with values of one of its options, judged
 on validation images, and then whole runs with the best value. The command may be
@@ -12,7 +11,7 @@ average.
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,23 +19,22 @@ import numpy as np
 
 from .. import link
 from ..history import History
-from ..lab import results
 from ..lab.experiment import Experiment
-from ..lab.recipes import TRIAL_SEED as APART
+from ..lab.recipes import TRIAL_SEED
+from ..lab.results import paired
 from .check import Function, number, varied
-from .grids import Row, chapter_file, command_line, fill, stored, trained
+from .grids import Row, chapter_file, fill, stored, trained
 
 if TYPE_CHECKING:
     import pandas
 
+SPEC = chapter_file("choosing")
 
 # ---- my fleet ------------------------------------------------------------------------
 
 # What a family sends, those that lose least in a round first: bytes an entry of the
-# model up and
-# down, and bytes a picture up and down. FedGKT sends 16 maps of 32 x 32 and ten logits;
-# of what RPN
-# pools, nine tenths are in 3 x 3 kernels.
+# model up and down, and bytes a picture up and down. FedGKT sends 16 maps of 32 x 32
+# and ten logits; of what RPN pools, nine tenths are in 3 x 3 kernels.
 FAMILIES: dict[str, tuple[float, float, float, float]] = {
     "dense: FedAvg": (4, 4, 0, 0),
     "8 bits up: QSGD": (1, 4, 0, 0),
@@ -68,22 +66,23 @@ def fleet() -> dict[str, Any]:
         ONE,
         SPEED,
         alt,
+        condition,
         heading,
         layered,
         slider,
     )
 
-    keys = ("up", "down", "pictureUp", "pictureDown")
+    columns = ("up", "down", "pictureUp", "pictureDown")
     values = [
-        {"family": name, "order": k} | dict(zip(keys, sends, strict=True))
+        dict(zip(columns, sends, strict=True), family=name, order=k)
         for k, (name, sends) in enumerate(FAMILIES.items())
     ]
-    form = "format({0}, ',.2~r')"
+    number = "format({0}, ',.2~r')"
     expressions = {
         "clients": "round(pow(10, fleet))",
         "uplink": "pow(10, speed + 6)",
-        "saysSize": f"{form.format('pow(10, size)')} + ' MB'",
-        "saysFleet": form.format("clients"),
+        "saysSize": f"{number.format('pow(10, size)')} + ' MB'",
+        "saysFleet": number.format("clients"),
         "saysSpeed": SPEED.format("speed"),
     }
     params = [
@@ -93,11 +92,12 @@ def fleet() -> dict[str, Any]:
         slider("rounds", "rounds", 100, 10, 1000, 10),
         *({"name": name, "expr": text} for name, text in expressions.items()),
     ]
-    weighs = "datum.{0} * pow(10, size + 6) / 4 + datum.picture{1} * " + str(PICTURES)
+    weight = "datum.{0} * pow(10, size + 6) / 4 + datum.picture{1} * " + str(PICTURES)
+    lasts = LASTS.format("(3600 * datum.hours)")
     shared = (
         alt.Chart(alt.InlineData(values=values))
         .transform_calculate(
-            sent=weighs.format("up", "Up"), heard=weighs.format("down", "Down")
+            sent=weight.format("up", "Up"), heard=weight.format("down", "Down")
         )
         .transform_calculate(
             hours=HOURS.replace("sent", "datum.sent").replace("heard", "datum.heard"),
@@ -108,41 +108,31 @@ def fleet() -> dict[str, Any]:
         .transform_calculate(
             named="datum.fits && datum.place <= 3",
             x="clamp(log(datum.hours) / LN10, -2, 4.5)",
-            says=(
-                f"format(datum.bytes, '.2~s') + 'B, ' + "
-                f"({LASTS.format('(3600 * datum.hours)')})"
-            ),
+            says=f"format(datum.bytes, '.2~s') + 'B, ' + ({lasts})",
         )
     )
-    marks = {"1 min": 1 / 60, "1 h": 1, "1 day": 24, "1 month": 720, "1 year": 8760}
-    at = {round(math.log10(hours), 3): name for name, hours in marks.items()}
-    axis = alt.Axis(
-        title=None,
-        values=[*at],
-        labelExpr=f"({json.dumps({f'{k}': v for k, v in at.items()})})[datum.value]",
+    hours = {"1 min": 1 / 60, "1 h": 1, "1 day": 24, "1 month": 720, "1 year": 8760}
+    ticks = {str(round(math.log10(count), 3)): name for name, count in hours.items()}
+    # on the right there is room for the words
+    x = alt.X("x:Q", title=None).scale(domain=[-2, 8.5], nice=False)
+    x = x.axis(
+        values=list(map(float, ticks)),
+        labelExpr=f"({json.dumps(ticks)})[datum.value]",
         labelOverlap=True,
     )
-    side = alt.Scale(
-        domain=[-2, 8.5], nice=False
-    )  # with room for the words on the right
-    x = alt.X("x:Q", axis=axis, scale=side)
-    y = alt.Y(
-        "family:N",
-        title=None,
-        sort=[*FAMILIES],
-        axis=alt.Axis(labelLimit=150, grid=False),
-    )
-    named = alt.when("datum.named")
+    y = alt.Y("family:N", title=None, sort=[*FAMILIES])
+    y = y.axis(labelLimit=150, grid=False)
     night = alt.XDatum(math.log10(NIGHT), type="quantitative")
     layers = [
         alt.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(night),
         alt.Chart()
         .mark_point(filled=True, opacity=1)
         .encode(
-            *(x, y),
-            color=named.then(alt.value(BLUE)).otherwise(alt.value(GREY)),
-            shape=named.then(alt.value("diamond")).otherwise(alt.value("circle")),
-            size=named.then(alt.value(220)).otherwise(alt.value(60)),
+            x,
+            y,
+            color=condition("datum.named", BLUE, GREY),
+            shape=condition("datum.named", "diamond", "circle"),
+            size=condition("datum.named", 220, 60),
             tooltip=["family:N", "says:N"],
         ),
         alt.Chart()
@@ -154,69 +144,61 @@ def fleet() -> dict[str, Any]:
         .encode(y, x=alt.value("width"), text="says:N"),
     ]
     title = (
-        "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' "
-        "up, ' + rounds + ' rounds'"
+        "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' up, ' + rounds"
+        " + ' rounds'"
     )
     return layered(180, params, layers, shared, title=heading(title))
 
 
 # ---- the contest: its runs -----------------------------------------------------------
 
-CONTEST = ("split", "clients")
-CELL = (*CONTEST, "method")
-RUN = (*CELL, "value", "seed", "short")
-COLUMNS = (*RUN, "accuracy", "up", "down", "seconds")
-COMMAND = "python -m fedlearn.book.choosing"
+CONTEST = ["split", "clients"]
+CELL = [*CONTEST, "method"]
+RUN = [*CELL, "value", "seed", "short"]
+COLUMNS = [*RUN, "accuracy", "up", "down", "seconds"]
 Cell = tuple[str, int, str]
-
-
-@cache
-def spec() -> dict[str, Any]:
-    """What ``data/choosing/chapter.yaml`` states."""
-    return chapter_file("choosing")
 
 
 def contests() -> Iterator[Cell]:
     """Every (split, number of clients, method), in the order in which they are run.
     First FedAvg with one client, who has all images: training without federation."""
-    stated = spec()
-    yield next(iter(stated["splits"])), 1, "FedAvg"
-    yield from itertools.product(stated["splits"], stated["clients"], stated["methods"])
+    yield next(iter(SPEC["splits"])), 1, "FedAvg"
+    yield from itertools.product(SPEC["splits"], SPEC["clients"], SPEC["methods"])
 
 
 def tuning(method: str) -> tuple[str, list[float]]:
     """The option of a method that is tuned, and its three values."""
-    stated = spec()
-    [option] = stated["methods"][method].get("tune", stated["tune"]).items()
+    [option] = SPEC["methods"][method].get("tune", SPEC["tune"]).items()
     return option
 
 
-def experiment(*run: Any) -> Experiment:
-    """What states a run, the values of ``RUN``. A short one sees no test images."""
-    split, clients, method, value, seed, short = run
-    stated = spec()
-    row = spec()["methods"][method]
-    args = stated["shared"] | (stated["short"] if short else {})
-    options = stated["networks"].get(method, {}) | row.get("options", {})
-    options |= {tuning(method)[0]: value}
-    args |= {"partition": stated["splits"][split], "clients": clients, "seed": seed}
-    return Experiment(method=row["method"], options=options, **args)
+def experiment(
+    split: str, clients: int, method: str, value: float, seed: int, short: bool
+) -> Experiment:
+    """The experiment of a run. A short one sees no test images."""
+    entry = SPEC["methods"][method]
+    network = SPEC["networks"].get(method, {})
+    option, _ = tuning(method)
+    return Experiment(
+        method=entry["method"],
+        options=network | entry.get("options", {}) | {option: value},
+        partition=SPEC["splits"][split],
+        clients=clients,
+        seed=seed,
+        **SPEC["shared"] | (SPEC["short"] if short else {}),
+    )
 
 
-def played(run: tuple) -> list[tuple]:
-    """One run -> its row. One that diverges, or that cannot be, has no accuracy."""
-    e = experiment(*run)
+def rows_of(run: tuple) -> list[tuple]:
+    """The row of a run. One that diverges, or that cannot be, has no accuracy."""
     try:
-        history = trained(e, engine="auto", threads=1)
+        history = trained(experiment(*run), engine="auto", threads=1)
     except ValueError:
         return [(*run, [], None, None, None)]
-    count = [max(1, len(row["clients"])) for row in history.rows]
-    columns = (history.bytes_up, history.bytes_down, history.seconds)
-    up, down, seconds = (float((column / count).mean()) for column in columns)
-    accuracy = [
-        round(row["accuracy"], 4) for row in history.rows if row["accuracy"] is not None
-    ]
-    return [(*run, accuracy, round(up, 1), round(down, 1), round(seconds, 5))]
+    means = {name: float(n.mean()) for name, n in link.shares(history).items()}
+    sizes = round(means["up"], 1), round(means["down"], 1)
+    accuracy = [round(float(share), 4) for share in history.accuracy]
+    return [(*run, accuracy, *sizes, round(means["computing"], 5))]
 
 
 def late(curve: Sequence[float]) -> float:
@@ -225,62 +207,56 @@ def late(curve: Sequence[float]) -> float:
     return History("", rows=rows).late_accuracy()
 
 
-def best(rows: Iterable[Row]) -> dict[Cell, float]:
+def best(rows: list[Row]) -> dict[Cell, float]:
     """(split, clients, method) -> the value whose short run was best by ``late``, of
     equal ones the largest."""
-    found: dict[Cell, tuple[float, float]] = {}
-    for row in rows:
-        if row["short"] and row["accuracy"]:
-            key: Any = tuple(row[k] for k in CELL)
-            found[key] = max(
-                found.get(key, (-1.0, 0.0)), (late(row["accuracy"]), row["value"])
-            )
-    return {key: value for key, (_, value) in found.items()}
+    import pandas
+
+    trials = [row for row in rows if row["short"] and row["accuracy"]]
+    table = pandas.DataFrame(trials)
+    table["late"] = table["accuracy"].map(late)
+    groups = table.sort_values(["late", "value"]).groupby(CELL)
+    return groups["value"].last().to_dict()
 
 
 def short_runs() -> list[tuple]:
     """The runs that choose the methods' values, of a seed that does not compete."""
-    apart = APART + min(spec()["seeds"])
+    seed = TRIAL_SEED + min(SPEC["seeds"])
     return [
-        (*case, value, apart, True)
-        for case in contests()
-        for value in tuning(case[-1])[1]
+        (*cell, value, seed, True)
+        for cell in contests()
+        for value in tuning(cell[-1])[1]
     ]
 
 
 def whole_runs(rows: list[Row]) -> list[tuple]:
     """The runs with the best values, the first seed of all before the second of any."""
     values = best(rows)
-    cases = [case for case in contests() if case in values]
-    return [
-        (*case, values[case], seed, False) for seed in spec()["seeds"] for case in cases
-    ]
+    cells = [cell for cell in contests() if cell in values]
+    return [(*cell, values[cell], s, False) for s in SPEC["seeds"] for cell in cells]
 
 
 # ---- the contest: what is read of it -------------------------------------------------
 
-runs = cache(lambda: stored("choosing")[0])
+runs = cache(lambda: stored("choosing"))
 
 
 def entries(short: bool = False) -> "pandas.DataFrame":
     """The stored runs, a row each; ``short`` ones are those that chose the methods'
     values.
 
-        ``rounds`` are those after which the accuracy was measured, ``accuracy`` what
-        was seen there;
-        ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one
-        round, on average.
-        ``least`` is the smallest ``seconds`` of all such runs of this method with so
-        many clients: runs share their machine with others, and the least disturbed
-        comes nearest. Runs that diverged are not there.
+    ``accuracy`` has a number for each round; ``up`` and ``down`` are bytes, ``seconds``
+    computing, of one client in one round, on average. ``least`` is the smallest
+    ``seconds`` of all such runs of this method with so many clients: runs share their
+    machine with others, and the least disturbed comes nearest. Runs that diverged are
+    left out.
     """
     import pandas
 
-    kept = [row for row in runs() if row["accuracy"] and row["short"] == short]
-    frame = pandas.DataFrame(kept, columns=list(COLUMNS)).drop(columns="short")
-    frame["rounds"] = [[*range(1, len(curve) + 1)] for curve in frame["accuracy"]]
-    frame["least"] = frame.groupby(["clients", "method"])["seconds"].transform("min")
-    return frame
+    rows = [row for row in runs() if row["accuracy"] and row["short"] == short]
+    table = pandas.DataFrame(rows).drop(columns="short")
+    table["least"] = table.groupby(["clients", "method"])["seconds"].transform("min")
+    return table
 
 
 # ---- who is ahead --------------------------------------------------------------------
@@ -288,42 +264,35 @@ def entries(short: bool = False) -> "pandas.DataFrame":
 TIME = "time on this link"
 BYTES = "bytes of one client"
 ROUNDS = "rounds"
-Scores = Mapping[
-    str, Sequence[float]
-]  # method -> a number a seed, the higher the better
+Scores = Mapping[str, Sequence[float]]  # method -> numbers, the higher the better
 
 
-def affordable(
-    runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1
-) -> Any:
-    """How many looks of each run lie within what 5.5 rounds of FedAvg cost in bytes, or
-    in time on a link; all of them if the rounds are equal."""
-    cost = runs["up"] + runs["down"] if equal == BYTES else 0 * runs["up"]
+def affordable(runs: "pandas.DataFrame", equal: str) -> "pandas.Series":
+    """How many rounds of each run lie within what 5.5 rounds of FedAvg cost in bytes,
+    or in time on 3G; all of them if the rounds are equal."""
+    rounds = runs["accuracy"].map(len)
+    if equal == ROUNDS:
+        return rounds
+    cost = runs["up"] + runs["down"]
     if equal == TIME:
-        up, down, latency = link.check(**link.PRESETS[on])
-        cost = (
-            latency
-            + slower * runs["least"]
-            + 8 * runs["up"] / up
-            + 8 * runs["down"] / down
-        )
-    fedavg = cost.where(runs["method"] == "FedAvg").groupby([runs[k] for k in CONTEST])
-    budget = 5.5 * fedavg.transform("mean") * (1 + 1e-9)
-    looks = zip(runs["rounds"], cost, budget, strict=True)
-    return [sum(t * each <= most for t in rounds) for rounds, each, most in looks]
+        up, down, latency = link.check(**link.PRESETS["3G"])
+        sending = 8 * runs["up"] / up + 8 * runs["down"] / down
+        cost = latency + runs["least"] + sending
+    fedavg = cost.where(runs["method"] == "FedAvg")
+    dense = fedavg.groupby([runs[name] for name in CONTEST]).transform("mean")
+    budget = 5.5 * dense * (1 + 1e-9)
+    return (budget / cost).clip(upper=rounds).astype(int)
 
 
-def scores(*equal: Any) -> "pandas.DataFrame":
+def scores(equal: str) -> "pandas.DataFrame":
     """What the methods, a column each, reached within the budget of ``affordable``: a
-    row for each seed of each contest, (split, clients, seed). Who cannot pay for a
-    round has nothing."""
+    row for each seed of each contest, (split, clients, seed). A method that cannot pay
+    for a round has nothing."""
     whole = entries().query("clients > 1")
-    curves = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
-    whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in curves]
-    keys = [whole[k] for k in (*CONTEST, "seed", "method")]
-    return (
-        whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]
-    )
+    curves = zip(whole["accuracy"], affordable(whole, equal), strict=True)
+    whole["score"] = [curve[t - 1] if t else 0.0 for curve, t in curves]
+    table = whole.pivot(index=[*CONTEST, "seed"], columns="method", values="score")
+    return table[[*SPEC["methods"]]]
 
 
 def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -334,45 +303,60 @@ def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def unbeaten(scores: Scores) -> set[str]:
-    """Those that nobody outranks."""
-    every = scores.values()
+    """The methods that no method outranks."""
     return {
-        m
-        for m, score in scores.items()
-        if not any(outranks(other, score) for other in every)
+        method
+        for method, runs in scores.items()
+        if not any(outranks(rival, runs) for rival in scores.values())
     }
+
+
+def verdict(leads: "pandas.Series") -> int:
+    """1 if leads, one a seed, are ahead by ``results.paired``, -1 if behind, 0 if
+    neither."""
+    difference = paired(dict(enumerate(leads)), dict.fromkeys(range(len(leads)), 0.0))
+    return difference.sure * (1 if difference.mean > 0 else -1)
+
+
+def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
+    """In how many of the contests a method, or each of ``names``, is ahead of FedAvg
+    and in how many behind: "4 : 1". First who leads most often at equal bytes."""
+    import pandas
+
+    counts = {}
+    for head, equal in (
+        ("equal rounds", ROUNDS),
+        ("on 3G", TIME),
+        ("equal bytes", BYTES),
+    ):
+        points = 100 * scores(equal)
+        leads = points.drop(columns="FedAvg").sub(points["FedAvg"], axis=0)
+        verdicts = leads.groupby(CONTEST).agg(verdict)
+        ahead, behind = ((verdicts == sign).sum().astype(str) for sign in (1, -1))
+        counts[head] = ahead + " : " + behind
+    balance = verdicts.sum().sort_values(ascending=False, kind="stable")
+    order = [name for name in balance.index if name in (names or balance)]
+    table = pandas.DataFrame(counts).loc[order]
+    table = table[["equal rounds", "equal bytes", "on 3G"]]
+    return table.rename_axis("method").reset_index()
 
 
 # ---- the contest: pictures -----------------------------------------------------------
 
-# link.time for a round; up and down are powers of ten of Mbit/s, latency is in ms
-SECONDS = (
-    "latency / 1000 + slower * {row}.sec"
-    " + 8 * {row}.down / pow(10, down + 6) + 8 * {row}.up / pow(10, up + 6)"
-)
-# what one of two budgets costs a round: FedAvg's (`fedavg`) or a line's (`datum`)
-COST = (
-    f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + "
-    f"{{row}}.down : {SECONDS})"
-)
 
-
-def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
+def lines(runs: "pandas.DataFrame") -> list[Row]:
     """For the explorer, a line a method, split and number of clients: what a round
     costs, and the accuracies, mean, lowest and highest of the seeds."""
-    federated = frame[frame["clients"] > 1]
-    rows: list[dict[str, Any]] = []
-    for case, runs in federated.groupby(list(CELL), sort=False):
-        split, clients, method = case  # type: ignore[misc]
-        curves = np.array(runs["accuracy"].tolist())
-        first = runs.iloc[0]
+    rows: list[Row] = []
+    for (split, clients, method), cell in runs.groupby(CELL, sort=False):
+        curves = np.array(cell["accuracy"].tolist())
+        means = cell[["up", "down"]].mean().round().astype(int)
         row = {"split": split, "clients": int(clients), "method": method}
-        row |= {way: round(float(runs[way].mean())) for way in ("up", "down")}
-        row |= {"sec": round(float(first["least"]), 5), "last": first["rounds"][-1]}
-        row |= {"seeds": len(runs)}
-        row |= {
-            k: getattr(curves, k)(0).round(3).tolist() for k in ("mean", "min", "max")
-        }
+        row |= means.to_dict()
+        row |= {"computing": round(cell["least"].iloc[0], 5), "seeds": len(cell)}
+        row["last"] = curves.shape[1]
+        for name in ("mean", "min", "max"):
+            row[name] = getattr(curves, name)(0).round(3).tolist()
         rows.append(row)
     return rows
 
@@ -381,168 +365,112 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     """The explorer: who is how accurate within a budget of time, bytes or rounds, as a
     list whose order moves with the link. ``guess`` is the place of FedAvg that the
     reader expects; without it FedAvg is hidden until the reader asks to see it."""
-    from . import vega as v
-    from .vega import BLUE, GREY, LASTS, alt, choice, slider
+    from . import vega
+    from .vega import BLUE, GREY, LASTS, alt, choice, condition, slider
 
-    stated = spec()
-    values = lines(entries())
-    places = len(stated["methods"])
+    values = lines(entries().query("clients > 1"))
+    places = len(SPEC["methods"])
     if guess is not None and not 1 <= guess <= places:
         raise ValueError(
             f"FedAvg's place is a number from 1 to {places}, not {guess!r}."
         )
-    costs = {
-        f"{r['split']}|{r['clients']}": {k: r[k] for k in ("up", "down", "sec", "last")}
-        for r in values
-        if r["method"] == "FedAvg"
+    dense = {
+        f"{row['split']}|{row['clients']}": {
+            name: row[name] for name in ("up", "down", "computing", "last")
+        }
+        for row in values
+        if row["method"] == "FedAvg"
     }
-    named = {k: link.check(**preset) for k, preset in link.PRESETS.items()}
-    speeds = {
-        k: {"up": math.log10(u) - 6, "down": math.log10(d) - 6, "latency": 1000 * s}
-        for k, (u, d, s) in named.items()
-    }
+    seconds = vega.SECONDS.format(rounds=1, row="{row}")
+    cost = (
+        f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + {{row}}.down"
+        f" : {seconds})"
+    )
     amount = (
         f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : "
-        f"equal == '{BYTES}' ? "
-        f"format(limit, '.3~s') + 'B of one client' : {LASTS.format('limit')}"
+        f"equal == '{BYTES}' ? format(limit, '.3~s') + 'B of one client' : "
+        f"{LASTS.format('limit')}"
     )
+    expressions = {
+        "fedavg": f"({json.dumps(dense)})[split + '|' + clients]",
+        "limit": f"pow(10, budget) * fedavg.last * {cost.format(row='fedavg')}",
+        "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
+    }
+    splits = [*SPEC["splits"]]
     params = [
         slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
-        v.tick("reveal", "show FedAvg", guess is not None),
-        choice(
-            "split", "split", [*stated["splits"]], [*stated["splits"]][-1], "select"
-        ),
-        choice("clients", "clients", stated["clients"]),
-        choice("equal", "equal", [TIME, BYTES, ROUNDS], TIME),
+        vega.tick("reveal", "show FedAvg", guess is not None),
+        choice("split", "split", splits, splits[-1], "select"),
+        choice("clients", "clients", SPEC["clients"]),
+        choice("equal", "equal", [TIME, BYTES, ROUNDS]),
         slider("budget", "budget", -0.56, -3, 0.5, 0.02),  # 5.5 of 20 rounds
-        choice("link", "link", [*speeds], "3G"),
-        slider("slower", "device slower", 1, 0, 50, 1),
+        *vega.links("3G"),
+        *({"name": name, "expr": text} for name, text in expressions.items()),
     ]
-    expressions = {
-        k: f"({json.dumps(speeds)})[link].{k}" for k in ("up", "down", "latency")
-    }
-    expressions |= {
-        "fedavg": f"({json.dumps(costs)})[split + '|' + clients]",
-        "limit": f"pow(10, budget) * fedavg.last * {COST.format(row='fedavg')}",
-        "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
-        "saysSlower": "format(slower, '.0f') + ' times'",
-    }
-    params += [{"name": name, "expr": text} for name, text in expressions.items()]
     fedavg = "datum.method == 'FedAvg'"
-    over = "limit / datum.cost >= datum.last + 1"
     bold = {"test": "datum.value == 'FedAvg'", "value": "bold"}
-    y = alt.Y(
-        "method:N",
-        title=None,
-        sort={"field": "order", "op": "max", "order": "descending"},
-    )
-    weight = {"condition": bold, "value": "normal"}
-    y = y.axis(
+    order = {"field": "order", "op": "max", "order": "descending"}
+    y = alt.Y("method:N", title=None, sort=order).axis(
         labelLimit=180,
         labelFontSize=11,
         ticks=False,
         grid=False,
-        labelFontWeight=weight,
+        labelFontWeight={"condition": bold, "value": "normal"},
     )
 
     def x(field: str) -> alt.X:  # with room for words on the right
-        along = alt.X(f"{field}:Q", title="test accuracy").axis(
-            values=[0, 0.2, 0.4, 0.6, 0.8, 1]
-        )
+        along = alt.X(f"{field}:Q", title="test accuracy")
+        along = along.axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1])
         return along.scale(domain=[0, 1.28], nice=False)
 
-    colour = alt.when(fedavg).then(alt.value(BLUE)).otherwise(alt.value(GREY))
-    filled = (
-        alt.when(over).then(alt.value("transparent")).when(fedavg).then(alt.value(BLUE))
-    )
-    filled = filled.otherwise(alt.value(GREY))
-    shape = alt.when(fedavg).then(alt.value("diamond")).otherwise(alt.value("circle"))
-    small = {"fontSize": 11, "color": GREY}
-    known = alt.Chart().transform_filter("datum.done > 0")
-    asked = f"datum.place == min(guess, reveal ? {places} : {places - 1})"
-    guessed = alt.Chart().transform_filter(asked)
+    colour = condition(fedavg, BLUE, GREY)
+    over = "limit / datum.cost >= datum.last + 1"
+    filled = alt.when(over).then(alt.value("transparent")).when(fedavg)
+    words = {"fontSize": 11, "color": GREY}
+    tooltip = ("method", "seeds", "accuracy", "lowest", "highest", "done")
+    begun = alt.Chart().transform_filter("datum.done > 0")
+    guessed = f"datum.place == min(guess, reveal ? {places} : {places - 1})"
     layers = [
-        known.mark_rule(strokeWidth=2, opacity=0.5).encode(
+        begun.mark_rule(strokeWidth=2, opacity=0.5).encode(
             x("lowest"), alt.X2("highest"), y, color=colour
         ),
-        known.mark_point(size=60, strokeWidth=2, opacity=1).encode(
-            *(x("accuracy"), y),
+        begun.mark_point(size=60, strokeWidth=2, opacity=1).encode(
+            x("accuracy"),
+            y,
             color=colour,
-            fill=filled,
-            shape=shape,
-            tooltip=[
-                "method:N",
-                "seeds:N",
-                "accuracy:N",
-                "lowest:N",
-                "highest:N",
-                "done:N",
-            ],
+            fill=filled.then(alt.value(BLUE)).otherwise(alt.value(GREY)),
+            shape=condition(fedavg, "diamond", "circle"),
+            tooltip=[f"{name}:N" for name in tooltip],
         ),
         alt.Chart()
-        .mark_text(align="right", dx=-2, **small)
+        .mark_text(align="right", dx=-2, **words)
         .encode(y, x=alt.value("width"), text="says:N"),
-        guessed.mark_text(align="left", dx=4, fontWeight="bold", **small).encode(
-            y, x=alt.value(0), text=alt.value("◂ your guess")
-        ),
+        alt.Chart()
+        .transform_filter(guessed)
+        .mark_text(align="left", dx=4, fontWeight="bold", **words)
+        .encode(y, x=alt.value(0), text=alt.value("◂ your guess")),
     ]
+    reached = "datum.done > 0 ? datum.{0}[datum.done - 1] : null"
     shared = (
         alt.Chart(alt.InlineData(values=values))
         .transform_filter("datum.split == split && datum.clients == clients")
         .transform_filter(f"reveal || !({fedavg})")
         .transform_calculate(
-            cost=COST.format(row="datum"),
+            cost=cost.format(row="datum"),
             done="min(datum.last, floor(limit / datum.cost + 1e-9))",
-            accuracy="datum.done > 0 ? datum.mean[datum.done - 1] : null",
-            lowest="datum.done > 0 ? datum.min[datum.done - 1] : null",
-            highest="datum.done > 0 ? datum.max[datum.done - 1] : null",
+            accuracy=reached.format("mean"),
+            lowest=reached.format("min"),
+            highest=reached.format("max"),
             order="datum.done > 0 ? datum.accuracy : -1",
             says="datum.done + ' of ' + datum.last",
         )
         .transform_window(
-            **v.numbered_rows("place", {"field": "order", "order": "descending"})
+            window=[{"op": "row_number", "as": "place"}],
+            sort=[{"field": "order", "order": "descending"}],
         )
     )
-    return v.layered(
-        17 * places, params, layers, shared, title=v.heading("'within ' + saysBudget")
-    )
-
-
-def gaps(equal: str) -> "pandas.DataFrame":
-    """By how many points the methods, a column each, are above FedAvg in all
-    contests."""
-    reached = 100 * scores(equal)
-    return reached.drop(columns="FedAvg").sub(reached["FedAvg"], axis=0)
-
-
-def verdict(points: Sequence[float]) -> int:
-    """1 if leads, one a seed, are ahead by ``results.paired``, -1 if behind, 0 if
-    neither."""
-    lead = results.paired(
-        dict(enumerate(points)), dict.fromkeys(range(len(points)), 0.0)
-    )
-    return lead.sure * (1 if lead.mean > 0 else -1)
-
-
-def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
-    """In how many of the contests a method, or each of ``names``, is ahead of FedAvg
-    and in how many behind: "4 : 1". First who leads most often at equal bytes."""
-    import pandas
-
-    heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
-    found = {
-        head: gaps(equal).groupby(list(CONTEST)).agg(verdict)
-        for head, equal in heads.items()
-    }
-    counts = {head: its.agg(_ahead_and_behind) for head, its in found.items()}
-    balance = found["equal bytes"].sum()
-    balance = balance[sorted(names, key=[*balance.index].index)] if names else balance
-    first = balance.sort_values(ascending=False, kind="stable").index
-    return pandas.DataFrame(counts).loc[first].rename_axis("method").reset_index()
-
-
-def _ahead_and_behind(verdicts: "pandas.Series") -> str:
-    return f"{(verdicts > 0).sum()} : {(verdicts < 0).sum()}"
+    title = vega.heading("'within ' + saysBudget")
+    return vega.layered(17 * places, params, layers, shared, title=title)
 
 
 # ---- exercises -----------------------------------------------------------------------
@@ -735,15 +663,7 @@ EXERCISES = {
 }
 
 
-def main() -> None:
-    args = command_line(__doc__).parse_args()
-    stages = [lambda _: short_runs(), whole_runs]
-    fill("choosing", COMMAND, len(RUN), COLUMNS, played, stages, args)
-
-
 if __name__ == "__main__":
-    from fedlearn.book import (
-        choosing,  # processes look functions up where they are imported from
-    )
-
-    choosing.main()
+    COMMAND = "python -m fedlearn.book.choosing"
+    fill("choosing", COLUMNS, short_runs(), rows_of, COMMAND)
+    fill("choosing", COLUMNS, whole_runs(stored("choosing")), rows_of, COMMAND)

@@ -35,7 +35,7 @@ ASKED = [
 def watch_branches() -> dict[str, Any]:
     """Three branches and their sum, and one kernel that moves by plain and by
     multiplied gradients, under sliders for the steps and the scales."""
-    from .vega import kernel_panels, signed, slider, tick
+    from .vega import kernel_panels, slider, tick
 
     start = "W3[datum.v * 3 + datum.u]"
     mid = "(datum.u == 1 && datum.v == 1)"
@@ -56,7 +56,6 @@ def watch_branches() -> dict[str, Any]:
     return kernel_panels(
         [*names, "gradient", "multipliers", "plain kernel", "with multipliers"],
         f"[{', '.join(panels)}][datum.panel]",
-        [f"'the middle learns ' + {faster} + ' times as fast as the rim'"],
         [
             slider("steps", "steps of training", 0, 0, STEPS, 1),
             slider("s3", "scale s\u2083 of the 3 x 3 branch", 1, 0.6, 1.6, 0.1),
@@ -65,12 +64,7 @@ def watch_branches() -> dict[str, Any]:
             tick("copies", "from a channel to itself: there is a copy", True),
             {"name": "W3", "value": W3},
         ],
-        signed(),
-        ".1f",
-        {
-            "condition": {"test": "abs(datum.value) > 1.6", "value": "#fff"},
-            "value": "#111",
-        },
+        [f"'the middle learns ' + {faster} + ' times as fast as the rim'"],
         entries=ASKED,
         columns=4,
     )

@@ -60,20 +60,17 @@ def watch_kernel(number: str) -> "Chart":
     """One kernel under a slider for the round: sent whole, as its mean, entry by
     entry."""
     from .show import chart
-    from .vega import choice, kernel_panels, signed, slider
+    from .vega import choice, kernel_panels, slider
 
     panels = kernel_panels(
         ["wanted", "everything", "RPN", "STC"],
         "nights[indexof(shapes, wanted)][round][datum.panel][datum.v * 3 + datum.u]",
-        [],
         [
             slider("round", "round", 0, 0, NIGHTS, 1),
             choice("wanted", "the client wants", list(WANTED)),
             {"name": "nights", "value": [nights(wanted) for wanted in WANTED.values()]},
             {"name": "shapes", "value": list(WANTED)},
         ],
-        signed(),
-        ".1f",  # a sign is a colour, and four panels are narrow on a telephone
     )
     return chart(
         number,

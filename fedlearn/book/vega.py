@@ -1,9 +1,11 @@
 """What the book's charts share: Vega-Lite by Altair, computed in the page without a
 kernel."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .. import link
 from ..errors import extra
 
 with extra("lesson"):
@@ -46,6 +48,14 @@ LASTS = (
 )
 
 
+# Seconds of so many rounds on a link, where the fields of `row` are sums over them: the
+# formula of fedlearn.link.time. `speed` and `slower` are parameters of `links`.
+SECONDS = (
+    "{rounds} * speed.latency + slower * {row}.computing"
+    " + 8 * {row}.down / speed.down + 8 * {row}.up / speed.up"
+)
+
+
 def layered(
     height: int,
     params: Iterable[dict[str, Any]],
@@ -60,27 +70,23 @@ def layered(
     such as a title."""
     axis: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12}
     config = {"font": "sans-serif", "axis": axis if grid else axis | {"grid": False}}
-    spec = {
+    shared = shared or alt.Chart(ONE)
+    context = {"top_level": False, "data": shared.data}
+    with alt.data_transformers.enable(consolidate_datasets=False):
+        base, *marks = (
+            part.to_dict(validate=False, context=context) for part in (shared, *layers)
+        )
+    return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": config | {"legend": {"labelFontSize": 12}},
         "params": list(params),
+        **base,
+        "layer": marks,
         **more,
     }
-    context: dict[str, Any] = {"top_level": False}
-    if shared is not None:
-        if shared.data is not alt.Undefined:
-            context["data"] = shared.data
-            spec["data"] = shared.data.to_dict()
-        if shared.transform is not alt.Undefined:
-            spec["transform"] = [step.to_dict() for step in shared.transform]
-    with alt.data_transformers.enable(consolidate_datasets=False):
-        spec["layer"] = [
-            layer.to_dict(validate=False, context=context) for layer in layers
-        ]
-    return spec
 
 
 def heading(text: Any, **more: Any) -> dict[str, Any]:
@@ -93,13 +99,8 @@ def slider(
     name: str, label: str, value: float, low: float, high: float, step: float
 ) -> dict:
     """A parameter that a slider sets; ``label`` stands before it."""
-    bind = {
-        "input": "range",
-        "min": low,
-        "max": high,
-        "step": step,
-        "name": f"{label} ",
-    }
+    bind = {"input": "range", "min": low, "max": high, "step": step}
+    bind["name"] = f"{label} "
     return {"name": name, "value": value, "bind": bind}
 
 
@@ -119,11 +120,29 @@ def choice(
 
 def tick(name: str, label: str, value: bool) -> dict:
     """A parameter that a check box sets."""
-    return {
-        "name": name,
-        "value": value,
-        "bind": {"input": "checkbox", "name": f"{label} "},
+    bind = {"input": "checkbox", "name": f"{label} "}
+    return {"name": name, "value": value, "bind": bind}
+
+
+def links(start: str) -> list[dict[str, Any]]:
+    """A choice among the links of ``link.PRESETS``, a slider for the device, and the
+    parameters that ``SECONDS`` names."""
+    columns = ("up", "down", "latency")
+    speeds = {
+        name: dict(zip(columns, link.check(**preset), strict=True))
+        for name, preset in link.PRESETS.items()
     }
+    return [
+        choice("link", "link", list(speeds), start),
+        slider("slower", "device slower", 1, 0, 50, 1),
+        {"name": "speed", "expr": f"({json.dumps(speeds)})[link]"},
+        {"name": "saysSlower", "expr": "format(slower, '.0f') + ' times'"},
+    ]
+
+
+def condition(test: str, yes: Any, no: Any) -> Any:
+    """One value of a channel where an expression is true, another elsewhere."""
+    return alt.condition(test, alt.value(yes), alt.value(no))
 
 
 def series(
@@ -141,11 +160,6 @@ def methods(
     """The same for methods, which look alike in all pictures (``plot.places``)."""
     each = [looks[k % len(looks)] for k in places(names)]
     return series(channel, field, names, each, legend)
-
-
-def numbered_rows(name: str, *sort: dict[str, str]) -> dict[str, Any]:
-    """Arguments of ``transform_window``: the field ``name`` counts the rows from 1."""
-    return {"window": [{"op": "row_number", "as": name}], "sort": list(sort)}
 
 
 def point_at(x: str | None = None, y: str | None = None) -> alt.Chart:
@@ -172,74 +186,52 @@ def signed(largest: float = 2.0, shades: int = 11) -> dict[str, Any]:
 def kernel_panels(
     names: list[str],
     value: str,
-    lines: list[str],
     params: list[dict[str, Any]],
-    colours: dict[str, Any],
-    form: str = "+.1f",
-    ink: Any = "#111",
+    lines: Sequence[str] = (),
     entries: Sequence[float] = (0,) * 9,
     columns: int | None = None,
 ) -> dict[str, Any]:
     """A panel of nine cells, a 3 x 3 kernel, for each of ``names``, so many side by
     side.
 
-        ``value`` is a Vega expression of a cell's ``datum.panel``, ``datum.u``
-        (column),
-        ``datum.v`` (row) and ``datum.own``, its entry of ``entries``. ``lines`` below
-        are expressions.
+    ``value`` is a Vega expression of a cell's ``datum.panel``, ``datum.u`` (column),
+    ``datum.v`` (row) and ``datum.own``, its entry of ``entries``. ``lines`` below are
+    expressions.
     """
+    columns = columns or len(names)
     cells = [
         {"panel": panel, "u": k % 3, "v": k // 3, "own": entry}
         for panel in range(len(names))
         for k, entry in enumerate(entries)
     ]
-    columns = columns or len(names)
-    deep = 4.2 * ((len(names) - 1) // columns)  # where the last row of panels begins
-    low = deep + 3.4 + 0.5 * len(lines)
-    wide = {"axis": None, "scale": {"domain": [0, 3.8 * columns - 0.8], "nice": False}}
-    high = {
-        "axis": None,
-        "scale": {"domain": [low, -0.7], "nice": False, "zero": False},
-    }
-    x = alt.X("x:Q", **wide)
-    y = alt.Y("y:Q", **high)
+    # a row of the picture holds a panel's name, a row of its cells, or a line of words
+    deep = 4 * -(-len(names) // columns)
+    rows = list(range(deep + len(lines)))
+    x = alt.X("x:O", axis=None).scale(domain=list(range(4 * columns - 1)), padding=0.05)
+    y = alt.Y("y:O", axis=None).scale(domain=rows, padding=0.05)
+    left = alt.X("x:O", axis=None, bandPosition=0)
     shared = alt.Chart(alt.InlineData(values=cells)).transform_calculate(
         value=value,
-        x=f"datum.panel % {columns} * 3.8 + datum.u",
-        y=f"floor(datum.panel / {columns}) * 4.2 + datum.v",
-        x2="datum.x + 0.94",
-        y2="datum.y + 0.94",
-        mx="datum.x + 0.47",
-        my="datum.y + 0.5",
+        x=f"datum.panel % {columns} * 4 + datum.u",
+        y=f"floor(datum.panel / {columns}) * 4 + datum.v + 1",
     )
-    color = alt.Color("value:Q", scale=alt.Scale(**colours), legend=None)
-    middle = (alt.X("mx:Q", **wide), alt.Y("my:Q", **high))
+    color = alt.Color("value:Q", legend=None).scale(**signed())
+    number = alt.Text("value:Q", format=".1f")
+    ink = condition("abs(datum.value) > 1.6", "#fff", "#111")
     layers = [
-        alt.Chart()
-        .mark_rect(stroke="#888")
-        .encode(x, alt.X2("x2"), y, alt.Y2("y2"), color),
-        alt.Chart()
-        .mark_text(fontSize=12)
-        .encode(
-            *middle,
-            alt.Text("value:Q", format=form),
-            color=ink if isinstance(ink, dict) else alt.value(ink),
-        ),
+        alt.Chart().mark_rect(stroke="#888").encode(x, y, color),
+        alt.Chart().mark_text(fontSize=12).encode(x, y, number, color=ink),
         alt.Chart()
         .transform_filter("datum.u == 0 && datum.v == 0")
-        .transform_calculate(title="names[datum.panel]", top="datum.y - 0.25")
+        .transform_calculate(title="names[datum.panel]", y="datum.y - 1")
         .mark_text(**WORDS)
-        .encode(x, alt.Y("top:Q", **high), text="title:N"),
+        .encode(left, y, text="title:N"),
     ]
     layers += [
-        alt.Chart(ONE)
+        point_at("0", str(deep + k))
         .mark_text(**BOLD | {"fontSize": 14}, text=alt.ExprRef(line))
-        .encode(
-            x=alt.XDatum(0, type="quantitative"),
-            y=alt.YDatum(deep + 3.5 + 0.5 * k, type="quantitative"),
-        )
+        .encode(left, y)
         for k, line in enumerate(lines)
     ]
-    height = round(190 / 4.6 * (low + 0.7))
     params = [*params, {"name": "names", "value": names}]
-    return layered(height, params, layers, shared, view={"stroke": None})
+    return layered(38 * len(rows), params, layers, shared, view={"stroke": None})
