@@ -43,7 +43,7 @@ def explorer(
     slider in the picture and hides the method until the reader asks to see it.
     """
     from . import vega
-    from .vega import DOTTED, GREY, LEGEND, ONE, choice, layered, methods, slider, tick
+    from .vega import LEGEND, choice, layered, methods, slider, tick
     from .vega import alt as altair
 
     if guess is not None and not 0 <= guess <= 1:
@@ -80,8 +80,6 @@ def explorer(
     y = {"title": "test accuracy", "scale": {"domain": [0, 1]}}
     legend = LEGEND | {"symbolSize": 90}
     colour = methods(altair.Color, "line", lines, vega.COLOURS, legend)
-    at_guess = altair.YDatum(altair.ExprRef("guess"), type="quantitative")
-    words = altair.ExprRef("'your guess: ' + format(guess, '.2f')")
     layers = [
         altair.Chart()
         .mark_area(fillOpacity=0.2)
@@ -96,12 +94,7 @@ def explorer(
             methods(altair.Shape, "line", lines, vega.SHAPES, legend),
             tooltip=["line:N", "round:N", "accuracy:N", "low:N", "high:N", "kb:N"],
         ),
-        altair.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(y=at_guess),
-        altair.Chart(ONE)
-        .mark_text(
-            align="right", baseline="bottom", dx=-4, dy=-2, color=GREY, text=words
-        )
-        .encode(x=altair.value("width"), y=at_guess),
+        *vega.guess_line(),
     ]
     units = {column: entry.get("unit", "") for column, entry in controls.items()}
     picture = layered(260, params, layers, shared)

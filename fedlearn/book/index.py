@@ -95,9 +95,6 @@ def cards() -> Shown:
 
 # ---- accuracy against time -----------------------------------------------------------
 
-TIME = "time on this link"
-BYTES = "bytes of one client"
-
 
 def runs_of(comparison: dict[str, Any]) -> dict[str, list[History]]:
     """The stored runs of a comparison by their line; a run for each seed."""
@@ -146,19 +143,14 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     lines = table.groupby("runs", sort=False)["line"].unique().map(list).to_dict()
     params = [
         choice("runs", "runs", list(lines), spec["start"]["comparison"], "select"),
-        choice("against", "against", [TIME, BYTES]),
         *vega.links(spec["start"]["link"]),
     ]
-    size = "(format({0}, '.3~s') + 'B')"
-    decades = "[0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000, 8640000]"
-    powers = "[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9]"
-    x = altair.X("x:Q", title=None).scale(type="log", nice=False)
+    x = altair.X("time:Q", title=None).scale(type="log", nice=False)
     x = x.axis(
-        values=altair.ExprRef(f"against == '{BYTES}' ? {powers} : {decades}"),
-        labelExpr=f"against == '{BYTES}' ? format(datum.value, '.0s') + 'B' : "
-        "datum.value >= 86400 ? datum.value / 86400 + ' d' : datum.value >= 3600 ? "
-        "datum.value / 3600 + ' h' : datum.value >= 60 ? datum.value / 60 + ' min' : "
-        "datum.value + ' s'",
+        values=[0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000, 8640000],
+        labelExpr="datum.value >= 86400 ? datum.value / 86400 + ' d' : "
+        "datum.value >= 3600 ? datum.value / 3600 + ' h' : "
+        "datum.value >= 60 ? datum.value / 60 + ' min' : datum.value + ' s'",
     )
     y = altair.Y("accuracy:Q", title="test accuracy").scale(domain=[0, 1])
     legend = LEGEND | {
@@ -180,21 +172,18 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
             methods(altair.StrokeDash, "line", names, vega.DASHES[:4], None),
             strokeWidth=condition(fedavg, 5, 1.7),
             order="round:O",
-            tooltip=["line:N", "round:N", "accuracy:N", "time:N", "bytes:N"],
+            tooltip=["line:N", "round:N", "accuracy:N", "lasts:N"],
         )
     )
     reached = (
         altair.Chart()
         .transform_filter(f"datum.accuracy >= {spec['target']}")
-        .transform_aggregate(x="min(x)", groupby=["line"])
+        .transform_aggregate(time="min(time)", groupby=["line"])
         .transform_window(
-            window=[{"op": "row_number", "as": "place"}], sort=[{"field": "x"}]
+            window=[{"op": "row_number", "as": "place"}], sort=[{"field": "time"}]
         )
         .transform_filter(f"datum.place == 1 || {fedavg}")
-        .transform_calculate(
-            words=f"datum.line + ': ' + (against == '{BYTES}' ? "
-            f"{size.format('datum.x')} : {LASTS.format('datum.x')})"
-        )
+        .transform_calculate(words=f"datum.line + ': ' + {LASTS.format('datum.time')}")
     )
     bold = {"fontSize": 13, "fontWeight": "bold"}
     first = f"'first at {spec['target']}: ' + datum.words"
@@ -214,12 +203,7 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     shared = (
         altair.Chart(altair.InlineData(values=table.to_dict("records")))
         .transform_filter("datum.runs == runs")
-        .transform_calculate(seconds=seconds, total="datum.up + datum.down")
-        .transform_calculate(
-            x=f"against == '{BYTES}' ? datum.total : datum.seconds",
-            time=LASTS.format("datum.seconds"),
-            bytes=size.format("datum.total"),
-        )
+        .transform_calculate(time=seconds, lasts=LASTS.format(f"({seconds})"))
     )
     picture = layered(170, params, layers, shared)
     return chart(number, picture, caption, alt, says={"slower": "saysSlower"})

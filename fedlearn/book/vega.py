@@ -11,10 +11,12 @@ from ..errors import extra
 with extra("lesson"):
     import altair as alt
 
-    from ..plot import COLOURS, SIGNED, places
+    from ..plot import COLOURS as PALETTE
+    from ..plot import SIGNED, places
 
-BLUE, ORANGE, GREEN, PINK, SKY, AMBER, _ = COLOURS
+BLUE, ORANGE, GREEN, PINK, SKY, AMBER, _ = PALETTE
 GREY = "#7a828e"  # read on white and on black
+COLOURS = [*PALETTE[:-1], GREY]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3]]
 SHAPES = [
     "circle",
@@ -166,6 +168,19 @@ def point_at(x: str | None = None, y: str | None = None) -> alt.Chart:
     """A single point whose fields ``x`` and ``y`` are these expressions."""
     fields = {name: text for name, text in (("x", x), ("y", y)) if text}
     return alt.Chart(ONE).transform_calculate(**fields)
+
+
+def guess_line() -> list[alt.Chart]:
+    """A dotted line at the parameter ``guess``, and the words beside it."""
+    y = alt.YDatum(alt.ExprRef("guess"), type="quantitative")
+    words = alt.ExprRef("'your guess: ' + format(guess, '.2f')")
+    place = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -2}
+    return [
+        alt.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(y=y),
+        alt.Chart(ONE)
+        .mark_text(**place, color=GREY, text=words)
+        .encode(x=alt.value("width"), y=y),
+    ]
 
 
 def signed(largest: float = 2.0, shades: int = 11) -> dict[str, Any]:
