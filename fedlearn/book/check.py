@@ -473,12 +473,12 @@ def compared(
 
     value = torch.as_tensor(answer)
 
-    def same(other: Any) -> bool:
+    def equals(other: Any) -> bool:
         return torch.allclose(value, torch.as_tensor(other).to(value.dtype), atol=atol)
 
-    if same(right):
+    if equals(right):
         return None
-    return next((reason for reason, other in wrong.items() if same(other)), otherwise)
+    return next((reason for reason, other in wrong.items() if equals(other)), otherwise)
 
 
 def generator(number: int) -> Any:
@@ -497,7 +497,7 @@ def drawn(*shape: int, seed: int = 0, **options: Any) -> Any:
 
 
 def labelled(
-    answer: Any, example: str, call: str, names: tuple[str, ...], about: str
+    answer: Any, example: str, call: str, names: tuple[str, ...], allowed: str
 ) -> str | None:
     """Why an answer is not what ``example`` shows, {label: method}, of methods with
     these names;
@@ -510,5 +510,5 @@ def labelled(
         if not isinstance(method, Method):
             return f"{label} is no method: write {call}, with brackets"
         if method.name not in names:
-            return f"{label} is {method.name}; {about}"
+            return f"{label} is {method.name}; {allowed}"
     return None

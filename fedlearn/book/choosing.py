@@ -12,23 +12,24 @@ import itertools
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import link
-from ..history import History
 from ..lab.experiment import Experiment
 from ..lab.recipes import TRIAL_SEED
 from ..lab.results import paired
+from . import grids
 from .check import Function, number, varied
-from .grids import Row, chapter_file, fill, stored, trained
+from .grids import Row, fill, stored, trained
 
 if TYPE_CHECKING:
     import pandas
 
-SPEC = chapter_file("choosing")
+SPEC = grids.chapter_file("choosing")["contest"]
 
 # ---- my fleet ------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ def fleet() -> dict[str, Any]:
         .transform_calculate(fits=f"datum.hours <= {NIGHT} ? 1 : 0")
         .transform_window(place="sum(fits)", sort=[{"field": "order"}], frame=[None, 0])
         .transform_calculate(
-            named="datum.fits && datum.place <= 3",
+            chosen="datum.fits && datum.place <= 3",
             x="clamp(log(datum.hours) / LN10, -2, 4.5)",
             says=f"format(datum.bytes, '.2~s') + 'B, ' + ({lasts})",
         )
@@ -130,13 +131,13 @@ def fleet() -> dict[str, Any]:
         .encode(
             x,
             y,
-            color=condition("datum.named", BLUE, GREY),
-            shape=condition("datum.named", "diamond", "circle"),
-            size=condition("datum.named", 220, 60),
+            color=condition("datum.chosen", BLUE, GREY),
+            shape=condition("datum.chosen", "diamond", "circle"),
+            size=condition("datum.chosen", 220, 60),
             tooltip=["family:N", "says:N"],
         ),
         alt.Chart()
-        .transform_filter("datum.named")
+        .transform_filter("datum.chosen")
         .mark_text(dx=-15, fontSize=13, fontWeight="bold")
         .encode(x, y, text="place:Q"),
         alt.Chart()
@@ -162,31 +163,17 @@ Cell = tuple[str, int, str]
 def contests() -> Iterator[Cell]:
     """Every (split, number of clients, method), in the order in which they are run.
     First FedAvg with one client, who has all images: training without federation."""
-    yield next(iter(SPEC["splits"])), 1, "FedAvg"
-    yield from itertools.product(SPEC["splits"], SPEC["clients"], SPEC["methods"])
-
-
-def tuning(method: str) -> tuple[str, list[float]]:
-    """The option of a method that is tuned, and its three values."""
-    [option] = SPEC["methods"][method].get("tune", SPEC["tune"]).items()
-    return option
+    splits = SPEC["splits"]["positions"]
+    yield next(iter(splits)), 1, "FedAvg"
+    yield from itertools.product(splits, SPEC["clients"], SPEC["lines"])
 
 
 def experiment(
     split: str, clients: int, method: str, value: float, seed: int, short: bool
 ) -> Experiment:
     """The experiment of a run. A short one sees no test images."""
-    entry = SPEC["methods"][method]
-    network = SPEC["networks"].get(method, {})
-    option, _ = tuning(method)
-    return Experiment(
-        method=entry["method"],
-        options=network | entry.get("options", {}) | {option: value},
-        partition=SPEC["splits"][split],
-        clients=clients,
-        seed=seed,
-        **SPEC["shared"] | (SPEC["short"] if short else {}),
-    )
+    e = grids.experiment(SPEC, method, clients, value, seed, split)
+    return replace(e, **SPEC["short"]) if short else e
 
 
 def rows_of(run: tuple) -> list[tuple]:
@@ -203,8 +190,7 @@ def rows_of(run: tuple) -> list[tuple]:
 
 def late(curve: Sequence[float]) -> float:
     """The mean of the last quarter of a run's accuracies, one a round."""
-    rows = [{"round": t, "accuracy": accuracy} for t, accuracy in enumerate(curve, 1)]
-    return History("", rows=rows).late_accuracy()
+    return float(np.mean(curve[int(0.75 * len(curve)) :]))
 
 
 def best(rows: list[Row]) -> dict[Cell, float]:
@@ -225,7 +211,7 @@ def short_runs() -> list[tuple]:
     return [
         (*cell, value, seed, True)
         for cell in contests()
-        for value in tuning(cell[-1])[1]
+        for value in SPEC["lines"][cell[-1]]["positions"]
     ]
 
 
@@ -292,7 +278,7 @@ def scores(equal: str) -> "pandas.DataFrame":
     curves = zip(whole["accuracy"], affordable(whole, equal), strict=True)
     whole["score"] = [curve[t - 1] if t else 0.0 for curve, t in curves]
     table = whole.pivot(index=[*CONTEST, "seed"], columns="method", values="score")
-    return table[[*SPEC["methods"]]]
+    return table[[*SPEC["lines"]]]
 
 
 def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -323,22 +309,20 @@ def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
     and in how many behind: "4 : 1". First who leads most often at equal bytes."""
     import pandas
 
+    heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
+    verdicts = {}
     counts = {}
-    for head, equal in (
-        ("equal rounds", ROUNDS),
-        ("on 3G", TIME),
-        ("equal bytes", BYTES),
-    ):
+    for head, equal in heads.items():
         points = 100 * scores(equal)
         leads = points.drop(columns="FedAvg").sub(points["FedAvg"], axis=0)
-        verdicts = leads.groupby(CONTEST).agg(verdict)
-        ahead, behind = ((verdicts == sign).sum().astype(str) for sign in (1, -1))
+        verdicts[head] = leads.groupby(CONTEST).agg(verdict)
+        signs = (verdicts[head] > 0, verdicts[head] < 0)
+        ahead, behind = (sign.sum().astype(str) for sign in signs)
         counts[head] = ahead + " : " + behind
-    balance = verdicts.sum().sort_values(ascending=False, kind="stable")
-    order = [name for name in balance.index if name in (names or balance)]
-    table = pandas.DataFrame(counts).loc[order]
-    table = table[["equal rounds", "equal bytes", "on 3G"]]
-    return table.rename_axis("method").reset_index()
+    balance = verdicts["equal bytes"].sum()
+    order = balance.sort_values(ascending=False, kind="stable").index
+    rows = [name for name in order if name in (names or order)]
+    return pandas.DataFrame(counts).loc[rows].rename_axis("method").reset_index()
 
 
 # ---- the contest: pictures -----------------------------------------------------------
@@ -369,7 +353,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     from .vega import BLUE, GREY, LASTS, alt, choice, condition, slider
 
     values = lines(entries().query("clients > 1"))
-    places = len(SPEC["methods"])
+    places = len(SPEC["lines"])
     if guess is not None and not 1 <= guess <= places:
         raise ValueError(
             f"FedAvg's place is a number from 1 to {places}, not {guess!r}."
@@ -396,7 +380,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
         "limit": f"pow(10, budget) * fedavg.last * {cost.format(row='fedavg')}",
         "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
     }
-    splits = [*SPEC["splits"]]
+    splits = [*SPEC["splits"]["positions"]]
     params = [
         slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
         vega.tick("reveal", "show FedAvg", guess is not None),
@@ -428,13 +412,13 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     filled = alt.when(over).then(alt.value("transparent")).when(fedavg)
     words = {"fontSize": 11, "color": GREY}
     tooltip = ("method", "seeds", "accuracy", "lowest", "highest", "done")
-    begun = alt.Chart().transform_filter("datum.done > 0")
+    started = alt.Chart().transform_filter("datum.done > 0")
     guessed = f"datum.place == min(guess, reveal ? {places} : {places - 1})"
     layers = [
-        begun.mark_rule(strokeWidth=2, opacity=0.5).encode(
+        started.mark_rule(strokeWidth=2, opacity=0.5).encode(
             x("lowest"), alt.X2("highest"), y, color=colour
         ),
-        begun.mark_point(size=60, strokeWidth=2, opacity=1).encode(
+        started.mark_point(size=60, strokeWidth=2, opacity=1).encode(
             x("accuracy"),
             y,
             color=colour,
@@ -477,7 +461,7 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
 
 # bytes allowed, up, down, whole rounds, and what a wrong answer has not seen
 BUDGETS = (
-    (10_000, 1_000, 3_000, 2, "a round that is begun and not ended is worth nothing"),
+    (10_000, 1_000, 3_000, 2, "a round that is started and not ended is worth nothing"),
     (8_000, 1_000, 3_000, 2, "a round that just fits is a round"),
     (3_999, 1_000, 3_000, 0, "not even one round fits"),
     (100, 7, 0, 14, "a method may send nothing down"),

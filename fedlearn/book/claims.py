@@ -102,11 +102,13 @@ def by_label(name: str, **task: Any) -> dict[str, list[History]]:
     return runs
 
 
-def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str:
+def two_measures(
+    last: Sequence[float], late: Sequence[float], form: str = ".3f"
+) -> str:
     """A cell with the two measures of some runs: the last quarter, and in brackets the
     last test, if the quarter has more tests than this.
 
-    >>> both([0.8, 0.6], [0.7, 0.7]), both([0.5], [0.5])
+    >>> two_measures([0.8, 0.6], [0.7, 0.7]), two_measures([0.5], [0.5])
     ('0.700 ± 0.000 (0.700 ± 0.141)', '0.500')
     """
     test = "" if list(last) == list(late) else f" ({spread(last, form)})"
@@ -114,9 +116,9 @@ def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str
 
 
 def reached(histories: Sequence[History]) -> str:
-    """What some runs reached by `both` measures."""
+    """What some runs reached by both measures."""
     last, late = ([h.reached[measure] for h in histories] for measure in MEASURES)
-    return both(last, late)
+    return two_measures(last, late)
 
 
 def dagger(chosen: Iterable[str]) -> str:
@@ -128,7 +130,7 @@ def dagger(chosen: Iterable[str]) -> str:
 def ends(
     name: str, form: str = ".3f", times: float = 1, **only: Any
 ) -> "pandas.DataFrame":
-    """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a
+    """What the stored runs ``name`` reached by both measures, ``times`` so much, a
     row a label and a column a split; of those runs alone that have the values ``only``,
     such as ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen
     on test images."""
@@ -138,7 +140,7 @@ def ends(
 
     def cell(seeds: "pandas.DataFrame") -> str:
         last, late = (list(times * seeds[measure]) for measure in MEASURES)
-        return both(last, late, form) + dagger(seeds["chosen on"])
+        return two_measures(last, late, form) + dagger(seeds["chosen on"])
 
     columns = [*MEASURES, "chosen on"]
     cells = runs.groupby(["label", "partition"])[columns].apply(cell).unstack()
@@ -226,12 +228,12 @@ def verdict(lead: Sequence[float], claim: str) -> str:
         "level": (-point, point),
         "no lower": (-point, np.inf),
     }
-    least, most = limits[claim]
+    low, high = limits[claim]
     if len(lead) < FEW:
-        within = sum(least < points <= most for points in lead)
+        within = sum(low < points <= high for points in lead)
         return f"in {within} of {len(lead)} seeds"
     gap = paired(dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0))
-    if least < gap.low and gap.high <= most:
+    if low < gap.low and gap.high <= high:
         return "holds"
     fails = gap.high < 0 or (claim == "level" and gap.sure)
     return "does not hold" if fails else "cannot be told"

@@ -138,17 +138,17 @@ def new_cell(
     if kind == "code":
         cell |= {"execution_count": None, "outputs": []}
     if grade_id:
-        about: Cell = {"grade": False, "solution": False, "locked": True, "task": False}
-        about |= grade | {"schema_version": 3, "grade_id": grade_id}
-        cell["metadata"] = {"nbgrader": about | ({"points": points} if points else {})}
+        marks: Cell = {"grade": False, "solution": False, "locked": True, "task": False}
+        marks |= grade | {"schema_version": 3, "grade_id": grade_id}
+        cell["metadata"] = {"nbgrader": marks | ({"points": points} if points else {})}
     return cell
 
 
-def by_hand(exercise: Exercise, more: str = "") -> Cell:
+def by_hand(exercise: Exercise, below: str = "") -> Cell:
     """The cell for what is answered on paper."""
     n = exercise.points
     points = f"{n} point{'s' * (n > 1)}, marked by hand"
-    text = f"**Your answer** ({points}):\n\n*Write here.*{more}"
+    text = f"**Your answer** ({points}):\n\n*Write here.*{below}"
     grade = {"grade": True, "solution": True, "locked": False}
     return new_cell("markdown", text, exercise.name, n, **grade)
 
@@ -163,12 +163,14 @@ def page_of(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str,
         if cell["cell_type"] == "markdown":
             cells.append(cell | {"source": linked(text, page, pages)})
             continue
-        shown = SOLUTION.search(text)
+        solution = SOLUTION.search(text)
         code = IMPORT.sub(BEGIN, SOLUTION.sub("", text).rstrip("\n"))
-        if code or not shown:
+        if code or not solution:
             cells.append(cell | {"source": code})
-        elif shown[1] in paper:
-            cells.append(by_hand(paper[shown[1]]) | {"id": cell.get("id", shown[1])})
+        elif solution[1] in paper:
+            cells.append(
+                by_hand(paper[solution[1]]) | {"id": cell.get("id", solution[1])}
+            )
     return {**notebook, "cells": cells}
 
 
@@ -266,7 +268,7 @@ def assignment(
     quoted = " ".join(re.findall("`(.*?)`", " ".join(prompts.values())))
     stubs = "\n".join(source(e.answer) for e in questions if e.answer)
     answered = {*re.findall(r"^(?:def |class )?(\w+)", stubs, re.MULTILINE)}
-    named = definitions(code[first:], {*re.findall(r"\w+", quoted)}, answered)
+    helpers = definitions(code[first:], {*re.findall(r"\w+", quoted)}, answered)
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
     title = heading[1] if heading else stem
     cells = [new_cell("markdown", f"# {title}: exercises\n\n{ABOUT}")]
@@ -279,7 +281,7 @@ def assignment(
     if seeded:
         cells.append(new_cell("code", STUDENT))
     begin = SEEDED if seeded else BEGIN
-    for k, text in enumerate([*map(source, code[:first]), *named]):
+    for k, text in enumerate([*map(source, code[:first]), *helpers]):
         cells.append(new_cell("code", IMPORT.sub(begin, text), f"{stem}-setup-{k}"))
     for e in questions:
         if seeded and varied(e.name):
@@ -471,9 +473,9 @@ def make(
             texts[page] = as_text(page_of(notebook, page, {*files}))
             questions[page] = exercises(notebook["cells"])
             if questions[page]:
-                copy = assignment(notebook, stem, kind, answers, bool(students))
+                graded = assignment(notebook, stem, kind, answers, bool(students))
                 name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
-                texts[Path(copies, name)] = as_text(copy)
+                texts[Path(copies, name)] = as_text(graded)
         except ValueError as error:
             raise ValueError(f"{files[page]}: {error}") from None
     for page, path in files.items():
@@ -484,8 +486,9 @@ def make(
     if (folder / "teach").exists():
         setup = Path("setup.md")
         texts[Path("README.md")], texts[setup] = front(folder, texts[setup])
-    if (folder.parent / "_config.yml").exists():
-        texts[Path("_config.yml")] = configuration(folder.parent / "_config.yml")
+    if (folder / "_toc.yml").exists():
+        configs = [place / "_config.yml" for place in (folder.parent, ROOT)]
+        texts[Path("_config.yml")] = configuration(next(filter(Path.exists, configs)))
     if instructor:
         guides = guide(folder, questions, answers)
         if students:
@@ -498,8 +501,8 @@ def make(
         texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *extras, ""])
         contents |= {Path(p.name): p.read_bytes() for p in Path(built).iterdir()}
     contents |= {name: text.encode() for name, text in texts.items()}
-    for name in contents:
-        path = out / name
+    for page in contents:
+        path = out / page
         if not path.resolve().is_relative_to(course):  # a link, maybe to the book
             raise ValueError(
                 f"{path} leads to {path.resolve()}, which is not in {out}."
@@ -508,9 +511,9 @@ def make(
             raise ValueError(
                 f"{path} is there already; with --force it is written anew."
             )
-    for name, content in contents.items():
-        write_atomically(out / name, partial(Path.write_bytes, data=content))
-    return [out / name for name in contents]
+    for page, content in contents.items():
+        write_atomically(out / page, partial(Path.write_bytes, data=content))
+    return [out / page for page in contents]
 
 
 def as_text(notebook: dict[str, Any]) -> str:

@@ -64,9 +64,9 @@ def exercises(cells: Iterable[Cell]) -> list[Exercise]:
             questions.append(Exercise(name, prompt, answers.pop(name, None), cell))
         elif call := CHECKED.fullmatch(text):
             checked.add(call["exercise"])
-        elif (shown := SOLUTION.fullmatch(text)) and shown[1] not in checked:
-            if shown[1] not in [question.name for question in questions]:
-                questions.append(Exercise(shown[1], prompt))
+        elif (solution := SOLUTION.fullmatch(text)) and solution[1] not in checked:
+            if solution[1] not in [question.name for question in questions]:
+                questions.append(Exercise(solution[1], prompt))
     for name in answers:
         if name.split("-")[0] in CHAPTERS:
             raise ValueError(
@@ -103,8 +103,8 @@ def mistakes(test: Any) -> str:
 def section(exercise: Exercise, page: Path, answer: Solution) -> str:
     """An exercise in the lecturer's list."""
     marker = "its check" if exercise.check else "hand"
-    about = f"*{page.stem}; {exercise.points} points, marked by {marker}.*"
-    parts = [f"## {exercise.name}", about]
+    head = f"*{page.stem}; {exercise.points} points, marked by {marker}.*"
+    parts = [f"## {exercise.name}", head]
     if exercise.check:
         test = module_of(exercise.name).EXERCISES[exercise.name]
         code = f"```python\n{answer.code}\n```"

@@ -59,7 +59,8 @@ def experiment(
     """The experiment of a run. A line with a ``partition`` of its own has no split."""
     entry = spec["lines"][line]
     values = spec["shared"] | {"clients": clients, "seed": seed}
-    values["options"] = entry.get("positions", {None: {}})[position]
+    option = entry.get("positions", {None: {}})[position]
+    values["options"] = entry.get("options", {}) | option
     values["method"] = entry["method"]
     if values["method"].startswith(
         "data/"
@@ -105,15 +106,15 @@ def origin(command: str) -> dict[str, Any]:
 
 
 def keep(
-    path: Path, columns: Mapping[str, Sequence[Any]], command: str, **about: Any
+    path: Path, columns: Mapping[str, Sequence[Any]], command: str, **facts: Any
 ) -> None:
-    """Write a file of columns, a line each, below where they come from and what is said
-    ``about`` them."""
+    """Write a file of columns, a line each, below where they come from and further
+    ``facts``."""
     text = ",\n".join(
         f"{to_json(name)}: {to_json(values, separators=(',', ':'))}"
         for name, values in columns.items()
     )
-    head = to_json(origin(command) | about, indent=1)[:-2]
+    head = to_json(origin(command) | facts, indent=1)[:-2]
     write_text(path, f'{head},\n "columns": {{\n{text}\n}}}}\n')
 
 

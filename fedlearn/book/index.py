@@ -54,7 +54,8 @@ def messages(card: dict[str, Any]) -> dict[str, float]:
     runs = by_label(card["results"], partition=card["partition"])
     sizes = link.shares(runs[card["line"]][0])
     dense = link.shares(runs[card["dense"]][0])
-    return {"down": sizes["down"][1], "up": sizes["up"][1], "dense": dense["up"][1]}
+    way = {"down": sizes["down"], "up": sizes["up"], "dense": dense["up"]}
+    return {name: float(count[1]) for name, count in way.items()}
 
 
 def drawing(chapter: str, title: str, sizes: dict[str, float], widest: float) -> str:
@@ -274,8 +275,8 @@ def methods_map(number: str, caption: str) -> Shown:
             ax.text(point.times, y, f"   {point.name}   ", va="center", ha=side)
         y += 0.95
         ax.axhline(y - 0.48, color="0.85", linewidth=1)
-    for who, marker in MARKERS.items():
-        ax.plot([], [], marker, label=who, **look)
+    for holder, marker in MARKERS.items():
+        ax.plot([], [], marker, label=holder, **look)
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.07)}
     ax.legend(title="who remembers something", ncols=4, frameon=False, **place)
     ax.set(xscale="log", xlim=(0.01, 5), ylim=(y - 0.3, -0.5), yticks=[])

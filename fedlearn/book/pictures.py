@@ -54,10 +54,10 @@ def agreement(
         for (i, j), number in np.ndenumerate(numbers):
             cell = {"row": i, "column": j, "number": round(float(number), 2)}
             values.append(cell | {"clients": k, "alpha": alpha})
-    chosen = "[clients + '|' + alpha]"
+    case = "[clients + '|' + alpha]"
     axis = {
         "title": "client, by its main digit",
-        "labelExpr": f"({json.dumps(labels)}){chosen}[datum.value]",
+        "labelExpr": f"({json.dumps(labels)}){case}[datum.value]",
         "labelAngle": 0,
     }
     cells = (
@@ -77,8 +77,8 @@ def agreement(
     shared = alt.Chart(alt.InlineData(values=values)).transform_filter(
         "datum.clients == clients && datum.alpha == alpha"
     )
-    title = heading(f"({json.dumps(titles)}){chosen}")
-    return layered(330, params, [cells], shared, title=title)
+    words = heading(f"({json.dumps(titles)}){case}")
+    return layered(330, params, [cells], shared, title=words)
 
 
 def kernel_rows(

@@ -388,7 +388,7 @@ def learned(task: str) -> Rows:
     are frequent; how far this is from FedAvg's in the last quarter, in how many seeds
     it is below, and what crosses."""
     from ..lab.results import paired
-    from .claims import both, by_label, reached
+    from .claims import by_label, reached, two_measures
 
     runs = by_label("seeing_small", task=task)
     rows = []
@@ -408,7 +408,7 @@ def learned(task: str) -> Rows:
         late = often(label)
         row = {"method": label, "all classes": reached(histories)}
         row |= {
-            "frequent": both([*last.values()], [*late.values()]),
+            "frequent": two_measures([*last.values()], [*late.values()]),
             "to FedAvg": "",
             "below": "",
         }

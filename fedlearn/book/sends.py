@@ -96,8 +96,8 @@ def totals(number: str, caption: str, alt: str) -> Chart:
 
     frame = pandas.concat(stored(), names=["network"]).dropna(subset="up")
     frame = frame[["up", "down"]].reset_index()
-    sums = frame.assign(both=frame["up"] + frame["down"]).groupby("network")
-    both = {name: group.set_index("method")["both"].to_dict() for name, group in sums}
+    sums = frame.assign(total=frame["up"] + frame["down"]).groupby("network")
+    costs = {name: group.set_index("method")["total"].to_dict() for name, group in sums}
     rows = frame.melt(["network", "method"], var_name="way", value_name="bytes")
     methods = list(frame["method"].unique())
     params = [
@@ -105,8 +105,8 @@ def totals(number: str, caption: str, alt: str) -> Chart:
         choice("method", "method", methods, "rpn", "select"),
         slider("clients", "clients of a round", 10, 1, 200, 1),
         slider("rounds", "rounds", 100, 10, 1000, 10),
-        {"name": "one", "expr": f"{json.dumps(both)}[network][method]"},
-        {"name": "whole", "expr": f"{json.dumps(both)}[network]['fedavg']"},
+        {"name": "one", "expr": f"{json.dumps(costs)}[network][method]"},
+        {"name": "whole", "expr": f"{json.dumps(costs)}[network]['fedavg']"},
     ]
     size = "format({0} * clients * rounds / 1e9, '.3~r') + ' GB'"
     one, whole = size.format("one"), size.format("whole")

@@ -83,7 +83,9 @@ def svg(figure: "Figure", salt: str) -> str:
 
     width = float(figure.get_figwidth())
     texts = (text for text in figure.findobj(Text) if text.get_text())
-    size = min((text.get_fontsize() for text in texts if text.get_visible()), default=9)
+    size = min(
+        (float(text.get_fontsize()) for text in texts if text.get_visible()), default=9
+    )
     widest = size * PHONE / SMALLEST / 72
     if width > widest:
         raise ValueError(
@@ -182,7 +184,7 @@ def table(
         lines = [f'<th scope="row">{inline(name)}</th>' for name in frame.index]
     for name, column in frame.items():
         values = column.tolist()
-        if name in (forms or {}):
+        if forms and name in forms:
             values = [v if pandas.isna(v) else format(v, forms[name]) for v in values]
         cells = [cell(value) for value in values]
         numeric = [kind for text, kind in cells if text and "fl-missing" not in text]
@@ -214,7 +216,7 @@ def sortable(number: str, frame: "pandas.DataFrame", caption: str, text: str) ->
     script, _, _ = bundle.partition("<div")
     module = re.findall(r"window\.(\w+) = ", script)[0]
     body = frame.to_html(index=False, escape=False, border=0, classes="fl-table")
-    places = {"topStart": "search", "topEnd": "info"}
+    places: dict[str, Any] = {"topStart": "search", "topEnd": "info"}
     places |= {"bottomStart": None, "bottomEnd": None}
     options = {"paging": False, "autoWidth": False, "order": [], "layout": places}
     return Shown(

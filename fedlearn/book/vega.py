@@ -65,10 +65,10 @@ def layered(
     shared: alt.Chart | None = None,
     *,
     grid: bool = True,
-    **more: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """A spec as wide as the page, ``height`` pixels high. ``shared`` has the data and
-    transforms of all layers that have no data of their own; ``more`` are other entries,
+    transforms of all layers that have no data of their own; ``options`` are other entries,
     such as a title."""
     axis: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12}
     config = {"font": "sans-serif", "axis": axis if grid else axis | {"grid": False}}
@@ -87,14 +87,14 @@ def layered(
         "params": list(params),
         **base,
         "layer": marks,
-        **more,
+        **options,
     }
 
 
-def heading(text: Any, **more: Any) -> dict[str, Any]:
+def heading(text: Any, **options: Any) -> dict[str, Any]:
     """A chart's title; ``text`` is a list of lines, or an expression."""
     text = {"expr": text} if isinstance(text, str) else text
-    return {"text": text, "anchor": "start", "fontSize": 13, "color": GREY, **more}
+    return {"text": text, "anchor": "start", "fontSize": 13, "color": GREY, **options}
 
 
 def slider(

@@ -98,6 +98,6 @@ def test_what_is_stored_is_what_is_stated():
     for r in rows:
         case = tuple(r[k] for k in choosing.CELL)
         assert case in {*choosing.contests()}
-        assert r["value"] in choosing.tuning(r["method"])[1]
+        assert r["value"] in choosing.SPEC["lines"][r["method"]]["positions"]
         assert r["short"] or r["value"] == best[case]
         assert len(r["accuracy"]) in (0, 10 if r["short"] else 20)
