@@ -6,7 +6,7 @@ paper prints is read from the ledger, what was measured here from the stored run
 cell without a run carries the command that fills it. Statements stand under ``holds``:
 what the paper ``says``, the labels of two rows of its recipes, ``one`` and ``other``,
 and what the first should be, ``ahead``, ``level`` or ``no lower``; ``splits`` and
-``data``, if not all; ``runs``, if not those of the three scales.
+``data``, if not all. ``runs`` maps the scales to their stored runs.
 """
 
 import html
@@ -22,7 +22,6 @@ from ..files import to_json
 from ..history import MEASURES, History
 from ..lab import ledger as claims
 from ..lab import results
-from ..lab.recipes import SCALES, results_folder
 from ..lab.results import FEW, paired, spread
 from .grids import chapter_file
 from .show import Shown, inline, missing, sortable, table
@@ -268,7 +267,7 @@ def holds(number: str, name: str) -> Shown:
     rows: dict[tuple[str, str], dict[str, str]] = {}
     columns: dict[str, str] = {}  # the command for its runs, if there are none
     counts: Counter[str] = Counter()
-    for scale, entry in spec.get("runs", _scales(name)).items():
+    for scale, entry in spec["runs"].items():
         runs = stored(entry["results"])
         if runs.empty:
             columns[scale] = missing(entry["command"])
@@ -300,16 +299,6 @@ def holds(number: str, name: str) -> Shown:
         says something else. {TESTED}: rates were chosen on test images."""
     units = dict.fromkeys(columns, "points of accuracy")
     return table(number, lines, caption, units)
-
-
-def _scales(name: str) -> dict[str, dict[str, str]]:
-    """The stored runs of the three scales of a paper's recipes, and the commands for
-    them."""
-    command = f"fedlearn reproduce {name} --scale"
-    return {
-        scale: {"results": results_folder(name, scale), "command": f"{command} {scale}"}
-        for scale in SCALES
-    }
 
 
 # ---- the ledger ----------------------------------------------------------------------

@@ -6,6 +6,7 @@ guess, and the method appears when "show" is ticked. In Jupyter ``guess`` comes 
 cell above.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..errors import extra
@@ -24,10 +25,10 @@ def control(column: str, entry: dict[str, Any], values: list[Any]) -> dict[str, 
     otherwise."""
     from .vega import choice, slider
 
-    if isinstance(values[0], str):
-        return choice(column, entry["name"], values, entry["start"])
-    steps = {round(b - a, 9) for a, b in zip(values, values[1:], strict=False)}
-    if len(steps) > 1:
+    steps = set()
+    if not isinstance(values[0], str):
+        steps = {round(b - a, 9) for a, b in pairwise(values)}
+    if len(steps) != 1:
         return choice(column, entry["name"], values, entry["start"])
     ends = values[0], values[-1]
     return slider(column, entry["name"], entry["start"], *ends, steps.pop())

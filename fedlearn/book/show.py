@@ -258,16 +258,8 @@ class Chart(Shown):
     spec.
     """
 
-    def __init__(
-        self, spec: dict[str, Any], anchor: str, below: str, text: str
-    ) -> None:
-        data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
-        picture = (
-            f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
-            '<div class="fl-vega-picture"></div>'
-            f'<script type="application/json">{data}</script></div>{below}</figure>'
-        )
-        super().__init__(picture, text)
+    def __init__(self, spec: dict[str, Any], content: str, text: str) -> None:
+        super().__init__(content, text)
         self.spec = spec
 
     def _ipython_display_(self) -> None:
@@ -301,4 +293,10 @@ def chart(
         "description": " ".join(alt.split()),
         "usermeta": {"units": units or {}, "keep": list(keep), "says": says or {}},
     }
-    return Chart(spec, anchor, below, f"Figure {number}. {' '.join(caption.split())}")
+    data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
+    picture = (
+        f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
+        '<div class="fl-vega-picture"></div>'
+        f'<script type="application/json">{data}</script></div>{below}</figure>'
+    )
+    return Chart(spec, picture, f"Figure {number}. {' '.join(caption.split())}")

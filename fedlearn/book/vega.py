@@ -97,13 +97,16 @@ def heading(text: Any, **options: Any) -> dict[str, Any]:
     return {"text": text, "anchor": "start", "fontSize": 13, "color": GREY, **options}
 
 
+def control(name: str, label: str, value: Any, **bind: Any) -> dict[str, Any]:
+    """A parameter that an input sets; ``label`` stands before it."""
+    return {"name": name, "value": value, "bind": {**bind, "name": f"{label} "}}
+
+
 def slider(
     name: str, label: str, value: float, low: float, high: float, step: float
-) -> dict:
-    """A parameter that a slider sets; ``label`` stands before it."""
-    bind = {"input": "range", "min": low, "max": high, "step": step}
-    bind["name"] = f"{label} "
-    return {"name": name, "value": value, "bind": bind}
+) -> dict[str, Any]:
+    """A parameter that a slider sets."""
+    return control(name, label, value, input="range", min=low, max=high, step=step)
 
 
 def choice(
@@ -112,18 +115,16 @@ def choice(
     options: Sequence[Any],
     value: Any = None,
     kind: str = "radio",
-) -> dict:
+) -> dict[str, Any]:
     """A parameter that is one of several, the first if no ``value`` is given; ``kind``
-    is
-    ``radio`` or ``select``."""
-    bind = {"input": kind, "options": list(options), "name": f"{label} "}
-    return {"name": name, "value": options[0] if value is None else value, "bind": bind}
+    is ``radio`` or ``select``."""
+    start = options[0] if value is None else value
+    return control(name, label, start, input=kind, options=list(options))
 
 
-def tick(name: str, label: str, value: bool) -> dict:
+def tick(name: str, label: str, value: bool) -> dict[str, Any]:
     """A parameter that a check box sets."""
-    bind = {"input": "checkbox", "name": f"{label} "}
-    return {"name": name, "value": value, "bind": bind}
+    return control(name, label, value, input="checkbox")
 
 
 def links(start: str) -> list[dict[str, Any]]:
