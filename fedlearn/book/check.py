@@ -496,6 +496,13 @@ def drawn(*shape: int, seed: int = 0, **options: Any) -> Any:
     return torch.randn(shape, generator=generator(seed), **options)
 
 
+def pair(answer: Any, names: str) -> str | None:
+    """Why an answer is not two functions of these names; ``None`` if it is."""
+    if isinstance(answer, tuple) and len(answer) == 2 and all(map(callable, answer)):
+        return None
+    return f"two functions are asked for: pass the pair {names}"
+
+
 def labelled(
     answer: Any, example: str, call: str, names: tuple[str, ...], allowed: str
 ) -> str | None:

@@ -1,4 +1,4 @@
-"""Chapter 11, choosing a method: what a fleet pays, and a contest of all methods.
+"""Chapter 11, choosing a method: a contest of all methods.
 
 ``python -m fedlearn.book.choosing`` does the runs of ``data/choosing/chapter.yaml`` that
 ``data/choosing/grid.json`` lacks. Each method has the same budget of tuning on each
@@ -9,7 +9,6 @@ average.
 """
 
 import itertools
-import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,132 +23,13 @@ from ..lab.recipes import TRIAL_SEED
 from ..lab.results import paired
 from . import grids
 from .check import Function, number, varied
+from .drawings import drawing, speeds
 from .grids import Row, fill, stored, trained
 
 if TYPE_CHECKING:
     import pandas
 
 SPEC = grids.chapter_file("choosing")["contest"]
-
-# ---- my fleet ------------------------------------------------------------------------
-
-# What a family sends, those that lose least in a round first: bytes an entry of the
-# model up and down, and bytes a picture up and down. FedGKT sends 16 maps of 32 x 32
-# and ten logits; of what RPN pools, nine tenths are in 3 x 3 kernels.
-FAMILIES: dict[str, tuple[float, float, float, float]] = {
-    "dense: FedAvg": (4, 4, 0, 0),
-    "8 bits up: QSGD": (1, 4, 0, 0),
-    "features: FedGKT": (0, 0, 4 * (16 * 32 * 32 + 10), 4 * 10),
-    "signs: signSGD": (0.125, 0.125, 0, 0),
-    "top-k, memory: STC": (0.03, 0.03, 0, 0),
-    "pooling: RPN": (0.8, 0.8, 0, 0),
-}
-# a client; down against up; bits/s; hours
-PICTURES = 500
-FASTER = 4
-SERVER = 1e9
-NIGHT = 8
-# for a client's bytes of one round, `sent` up and `heard` down
-HOURS = (
-    f"rounds * 8 * (max(sent / uplink, clients * sent / {SERVER:.0f})"
-    f" + max(heard / uplink / {FASTER}, clients * heard / {SERVER:.0f})) / 3600"
-)
-
-
-def fleet() -> dict[str, Any]:
-    """The explorer: gigabytes and hours of each family under sliders for model,
-    clients, uplink and rounds. The first three that end within a night are named."""
-    from .vega import (
-        BLUE,
-        DOTTED,
-        GREY,
-        LASTS,
-        ONE,
-        SPEED,
-        alt,
-        condition,
-        heading,
-        layered,
-        slider,
-    )
-
-    columns = ("up", "down", "pictureUp", "pictureDown")
-    values = [
-        dict(zip(columns, sends, strict=True), family=name, order=k)
-        for k, (name, sends) in enumerate(FAMILIES.items())
-    ]
-    number = "format({0}, ',.2~r')"
-    expressions = {
-        "clients": "round(pow(10, fleet))",
-        "uplink": "pow(10, speed + 6)",
-        "saysSize": f"{number.format('pow(10, size)')} + ' MB'",
-        "saysFleet": number.format("clients"),
-        "saysSpeed": SPEED.format("speed"),
-    }
-    params = [
-        slider("size", "size of the model", 1.6, -1, 3, 0.1),
-        slider("fleet", "clients", 3, 0.5, 4, 0.1),
-        slider("speed", "uplink", 0, -2, 3, 0.1),
-        slider("rounds", "rounds", 100, 10, 1000, 10),
-        *({"name": name, "expr": text} for name, text in expressions.items()),
-    ]
-    weight = "datum.{0} * pow(10, size + 6) / 4 + datum.picture{1} * " + str(PICTURES)
-    lasts = LASTS.format("(3600 * datum.hours)")
-    shared = (
-        alt.Chart(alt.InlineData(values=values))
-        .transform_calculate(
-            sent=weight.format("up", "Up"), heard=weight.format("down", "Down")
-        )
-        .transform_calculate(
-            hours=HOURS.replace("sent", "datum.sent").replace("heard", "datum.heard"),
-            bytes="clients * rounds * (datum.sent + datum.heard)",
-        )
-        .transform_calculate(fits=f"datum.hours <= {NIGHT} ? 1 : 0")
-        .transform_window(place="sum(fits)", sort=[{"field": "order"}], frame=[None, 0])
-        .transform_calculate(
-            chosen="datum.fits && datum.place <= 3",
-            x="clamp(log(datum.hours) / LN10, -2, 4.5)",
-            says=f"format(datum.bytes, '.2~s') + 'B, ' + ({lasts})",
-        )
-    )
-    hours = {"1 min": 1 / 60, "1 h": 1, "1 day": 24, "1 month": 720, "1 year": 8760}
-    ticks = {str(round(math.log10(count), 3)): name for name, count in hours.items()}
-    # on the right there is room for the words
-    x = alt.X("x:Q", title=None).scale(domain=[-2, 8.5], nice=False)
-    x = x.axis(
-        values=list(map(float, ticks)),
-        labelExpr=f"({json.dumps(ticks)})[datum.value]",
-        labelOverlap=True,
-    )
-    y = alt.Y("family:N", title=None, sort=[*FAMILIES])
-    y = y.axis(labelLimit=150, grid=False)
-    night = alt.XDatum(math.log10(NIGHT), type="quantitative")
-    layers = [
-        alt.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(night),
-        alt.Chart()
-        .mark_point(filled=True, opacity=1)
-        .encode(
-            x,
-            y,
-            color=condition("datum.chosen", BLUE, GREY),
-            shape=condition("datum.chosen", "diamond", "circle"),
-            size=condition("datum.chosen", 220, 60),
-            tooltip=["family:N", "says:N"],
-        ),
-        alt.Chart()
-        .transform_filter("datum.chosen")
-        .mark_text(dx=-15, fontSize=13, fontWeight="bold")
-        .encode(x, y, text="place:Q"),
-        alt.Chart()
-        .mark_text(align="right", fontSize=11, color=GREY)
-        .encode(y, x=alt.value("width"), text="says:N"),
-    ]
-    title = (
-        "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' up, ' + rounds"
-        " + ' rounds'"
-    )
-    return layered(180, params, layers, shared, title=heading(title))
-
 
 # ---- the contest: its runs -----------------------------------------------------------
 
@@ -349,112 +229,25 @@ def rivals(guess: int | None = None) -> dict[str, Any]:
     """The explorer: who is how accurate within a budget of time, bytes or rounds, as a
     list whose order moves with the link. ``guess`` is the place of FedAvg that the
     reader expects; without it FedAvg is hidden until the reader asks to see it."""
-    from . import vega
-    from .vega import BLUE, GREY, LASTS, alt, choice, condition, slider
-
-    values = lines(entries().query("clients > 1"))
     places = len(SPEC["lines"])
     if guess is not None and not 1 <= guess <= places:
         raise ValueError(
             f"FedAvg's place is a number from 1 to {places}, not {guess!r}."
         )
+    values = lines(entries().query("clients > 1"))
     dense = {
-        f"{row['split']}|{row['clients']}": {
-            name: row[name] for name in ("up", "down", "computing", "last")
-        }
+        f"{row['split']}|{row['clients']}": row
         for row in values
         if row["method"] == "FedAvg"
     }
-    seconds = vega.SECONDS.format(rounds=1, row="{row}")
-    cost = (
-        f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + {{row}}.down"
-        f" : {seconds})"
+    picture = drawing(
+        "choosing/rivals",
+        guess=guess or 1,
+        reveal=guess is not None,
+        speeds=speeds(),
+        dense=dense,
     )
-    amount = (
-        f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : "
-        f"equal == '{BYTES}' ? format(limit, '.3~s') + 'B of one client' : "
-        f"{LASTS.format('limit')}"
-    )
-    expressions = {
-        "fedavg": f"({json.dumps(dense)})[split + '|' + clients]",
-        "limit": f"pow(10, budget) * fedavg.last * {cost.format(row='fedavg')}",
-        "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
-    }
-    splits = [*SPEC["splits"]["positions"]]
-    params = [
-        slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
-        vega.tick("reveal", "show FedAvg", guess is not None),
-        choice("split", "split", splits, splits[-1], "select"),
-        choice("clients", "clients", SPEC["clients"]),
-        choice("equal", "equal", [TIME, BYTES, ROUNDS]),
-        slider("budget", "budget", -0.56, -3, 0.5, 0.02),  # 5.5 of 20 rounds
-        *vega.links("3G"),
-        *({"name": name, "expr": text} for name, text in expressions.items()),
-    ]
-    fedavg = "datum.method == 'FedAvg'"
-    bold = {"test": "datum.value == 'FedAvg'", "value": "bold"}
-    order = {"field": "order", "op": "max", "order": "descending"}
-    y = alt.Y("method:N", title=None, sort=order).axis(
-        labelLimit=180,
-        labelFontSize=11,
-        ticks=False,
-        grid=False,
-        labelFontWeight={"condition": bold, "value": "normal"},
-    )
-
-    def x(field: str) -> alt.X:  # with room for words on the right
-        along = alt.X(f"{field}:Q", title="test accuracy")
-        along = along.axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1])
-        return along.scale(domain=[0, 1.28], nice=False)
-
-    colour = condition(fedavg, BLUE, GREY)
-    over = "limit / datum.cost >= datum.last + 1"
-    filled = alt.when(over).then(alt.value("transparent")).when(fedavg)
-    words = {"fontSize": 11, "color": GREY}
-    tooltip = ("method", "seeds", "accuracy", "lowest", "highest", "done")
-    started = alt.Chart().transform_filter("datum.done > 0")
-    guessed = f"datum.place == min(guess, reveal ? {places} : {places - 1})"
-    layers = [
-        started.mark_rule(strokeWidth=2, opacity=0.5).encode(
-            x("lowest"), alt.X2("highest"), y, color=colour
-        ),
-        started.mark_point(size=60, strokeWidth=2, opacity=1).encode(
-            x("accuracy"),
-            y,
-            color=colour,
-            fill=filled.then(alt.value(BLUE)).otherwise(alt.value(GREY)),
-            shape=condition(fedavg, "diamond", "circle"),
-            tooltip=[f"{name}:N" for name in tooltip],
-        ),
-        alt.Chart()
-        .mark_text(align="right", dx=-2, **words)
-        .encode(y, x=alt.value("width"), text="says:N"),
-        alt.Chart()
-        .transform_filter(guessed)
-        .mark_text(align="left", dx=4, fontWeight="bold", **words)
-        .encode(y, x=alt.value(0), text=alt.value("◂ your guess")),
-    ]
-    reached = "datum.done > 0 ? datum.{0}[datum.done - 1] : null"
-    shared = (
-        alt.Chart(alt.InlineData(values=values))
-        .transform_filter("datum.split == split && datum.clients == clients")
-        .transform_filter(f"reveal || !({fedavg})")
-        .transform_calculate(
-            cost=cost.format(row="datum"),
-            done="min(datum.last, floor(limit / datum.cost + 1e-9))",
-            accuracy=reached.format("mean"),
-            lowest=reached.format("min"),
-            highest=reached.format("max"),
-            order="datum.done > 0 ? datum.accuracy : -1",
-            says="datum.done + ' of ' + datum.last",
-        )
-        .transform_window(
-            window=[{"op": "row_number", "as": "place"}],
-            sort=[{"field": "order", "order": "descending"}],
-        )
-    )
-    title = vega.heading("'within ' + saysBudget")
-    return vega.layered(17 * places, params, layers, shared, title=title)
+    return picture | {"data": {"values": values}}
 
 
 # ---- exercises -----------------------------------------------------------------------

@@ -10,28 +10,25 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..errors import extra
+from .drawings import drawing, give_looks
 from .grids import chapter_file, experiment, grid, trained
 from .show import Chart, Shown, chart, figure
 
 if TYPE_CHECKING:
     from ..history import History
 
-ROUNDS = "rounds"
-BYTES = "kilobytes of one client"
-
 
 def control(column: str, entry: dict[str, Any], values: list[Any]) -> dict[str, Any]:
     """A Vega parameter: a slider over evenly spaced numbers, radio buttons
     otherwise."""
-    from .vega import choice, slider
-
-    steps = set()
+    bind: dict[str, Any] = {"input": "radio", "options": values}
     if not isinstance(values[0], str):
         steps = {round(b - a, 9) for a, b in pairwise(values)}
-    if len(steps) != 1:
-        return choice(column, entry["name"], values, entry["start"])
-    ends = values[0], values[-1]
-    return slider(column, entry["name"], entry["start"], *ends, steps.pop())
+        if len(steps) == 1:
+            ends = {"min": values[0], "max": values[-1]}
+            bind = {"input": "range", **ends, "step": steps.pop()}
+    bind["name"] = f"{entry['name']} "
+    return {"name": column, "value": entry["start"], "bind": bind}
 
 
 def explorer(
@@ -43,10 +40,6 @@ def explorer(
     ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to the
     slider in the picture and hides the method until the reader asks to see it.
     """
-    from . import vega
-    from .vega import LEGEND, choice, layered, methods, slider, tick
-    from .vega import alt as altair
-
     if guess is not None and not 0 <= guess <= 1:
         raise ValueError(f"A guess is an accuracy from 0 to 1, not {guess!r}.")
     spec = chapter_file(name)["explorer"]
@@ -56,49 +49,21 @@ def explorer(
     rows["kb"] = (rows.pop("up") + rows.pop("down")).round() / 1e3
     positions = {c: rows[c].dropna().drop_duplicates().tolist() for c in controls}
     rows = rows.astype(object).where(rows.notna(), None)  # controls of other lines
-    start = question["start"] if guess is None else guess
-    params = [
-        slider("guess", question["name"], start, 0, 1, 0.01),
-        tick("reveal", f"show {question['line']} and its rival", guess is not None),
-        *(control(c, entry, positions[c]) for c, entry in controls.items()),
-        choice("against", "against", [ROUNDS, BYTES]),
-    ]
     lines = list(rows["line"].unique())
-    chosen = " && ".join(f"(datum.{c} === null || datum.{c} == {c})" for c in controls)
-    shared = (
-        altair.Chart(altair.InlineData(values=rows.to_dict("records")))
-        .transform_filter(f"{chosen} && (reveal || datum.line == '{lines[0]}')")
-        .transform_calculate(
-            x=f"against == '{ROUNDS}' ? datum.round : log(datum.kb) / LN10"
-        )
-    )
-    label = (
-        f"against == '{ROUNDS}' ? (datum.value % 1 ? '' : 'round ' + datum.value) : "
-        "format(pow(10, datum.value), '.3~s') + ' kB'"
-    )
-    x = altair.X("x:Q", title=None).scale(zero=False)
-    x = x.axis(grid=True, tickCount=6, labelExpr=label, labelOverlap=True)
-    y = {"title": "test accuracy", "scale": {"domain": [0, 1]}}
-    legend = LEGEND | {"symbolSize": 90}
-    colour = methods(altair.Color, "line", lines, vega.COLOURS, legend)
-    layers = [
-        altair.Chart()
-        .mark_area(fillOpacity=0.2)
-        .encode(x, altair.Y("low:Q", **y), altair.Y2("high"), colour),
-        altair.Chart()
-        .mark_line(point={"size": 45}, strokeWidth=2)
-        .encode(
-            x,
-            altair.Y("accuracy:Q", **y),
-            colour,
-            methods(altair.StrokeDash, "line", lines, vega.DASHES, None),
-            methods(altair.Shape, "line", lines, vega.SHAPES, legend),
-            tooltip=["line:N", "round:N", "accuracy:N", "low:N", "high:N", "kb:N"],
-        ),
-        *vega.guess_line(),
+    start = question["start"] if guess is None else guess
+    picture = drawing("explorer", guess=start, reveal=guess is not None)
+    slider, box, *_ = picture["params"]
+    slider["bind"]["name"] = f"{question['name']} "
+    box["bind"]["name"] = f"show {question['line']} and its rival "
+    picture["params"] += [
+        control(c, entry, positions[c]) for c, entry in controls.items()
     ]
+    chosen = [f"(datum.{c} === null || datum.{c} == {c})" for c in controls]
+    visible = f"(reveal || datum.line == '{lines[0]}')"
+    picture["transform"].append({"filter": " && ".join([*chosen, visible])})
+    picture["data"] = {"values": rows.to_dict("records")}
+    give_looks(picture, lines)
     units = {column: entry.get("unit", "") for column, entry in controls.items()}
-    picture = layered(260, params, layers, shared)
     return chart(number, picture, caption, alt, units, keep=["guess"])
 
 

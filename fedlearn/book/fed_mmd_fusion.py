@@ -1,7 +1,6 @@
-"""Chapter 6, FedMMD and FedFusion: its explorers, a figure of stored runs, and the
-checks of its exercises."""
+"""Chapter 6, FedMMD and FedFusion: a figure of stored runs, and the checks of its
+exercises."""
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,128 +11,6 @@ if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
 
 
-# ---- two clouds, and the pull between them -------------------------------------------
-
-# of each cloud; where its own task wants the local one
-POINTS = 10
-WANTS = 4.0
-STIFF = 0.03
-ONE_OF = f"[datum.pair % {POINTS}]"
-OTHER = f"[floor(datum.pair / {POINTS})]"
-BELL = "exp(-(pow({0}, 2) + pow({1}, 2)) / (2 * w))"  # one radial basis function
-WITHIN = [f"(a{axis}{ONE_OF} - a{axis}{OTHER})" for axis in "xy"]
-# MMD^2 of the frozen points a and the local ones s a + (x, 0), its part of one pair
-ACROSS = f"(ax{ONE_OF} - s * ax{OTHER} - datum.x)"
-ALONG = f"(ay{ONE_OF} - s * ay{OTHER})"
-SCALED = [f"s * {apart}" for apart in WITHIN]
-PAIR = (
-    f"{BELL.format(*WITHIN)} + {BELL.format(*SCALED)} - "
-    f"2 * {BELL.format(ACROSS, ALONG)}"
-)
-
-
-def two_clouds() -> dict[str, Any]:
-    """A frozen cloud and a local one that a slider moves; below them MMD^2 and the
-    client's loss at every place, computed from the points. Training walks down the loss
-    from the frozen cloud."""
-    from . import vega
-    from .vega import (
-        BLUE,
-        BOLD,
-        DOTTED,
-        GREEN,
-        GREY,
-        ORANGE,
-        alt,
-        layered,
-        series,
-        slider,
-    )
-
-    dice = random.Random(8)
-    ax, ay = ([round(dice.gauss(0, 0.7), 2) for _ in range(POINTS)] for _ in range(2))
-    ax, ay = ([round(v - sum(u) / POINTS, 3) for v in u] for u in (ax, ay))
-    shared = (
-        alt.Chart(alt.sequence(0, 5.51, 0.05, as_="x"))
-        .transform_calculate(pair=f"sequence({POINTS**2})")
-        .transform_flatten(["pair"])
-        .transform_calculate(part=PAIR)
-        .transform_aggregate(mmd="mean(part)", groupby=["x"])
-        .transform_calculate(
-            total=f"{STIFF} * pow(datum.x - {WANTS}, 2) + lam * datum.mmd"
-        )
-    )
-    names = {0: "as downloaded", WANTS: "what its own task wants"}
-    label = " : ".join(f"datum.value == {v} ? '{name}'" for v, name in names.items())
-    ticks = alt.Axis(values=list(names), labelExpr=f"{label} : ''", title=None)
-    x = alt.X("x:Q", axis=ticks, scale=alt.Scale(domain=[-2, 6], nice=False))
-    scale = alt.Scale(domain=[0, 4], nice=False)
-    side = {"scale": scale, "title": None, "axis": alt.Axis(values=[0, 1, 2])}
-    legend = {"orient": "bottom", "title": None, "symbolSize": 90, "columns": 1}
-    lines = ["MMD²", "loss: task + λ MMD²"]
-    clouds = ["frozen global stream", "local stream"]
-    colour = series(alt.Color, "line", lines, [BLUE, ORANGE], legend)
-    dash = series(alt.StrokeDash, "line", lines, [[1, 0], [6, 3]], legend)
-    fill = series(alt.Fill, "cloud", clouds, [GREY, GREEN], legend)
-    shape = series(alt.Shape, "cloud", clouds, ["circle", "triangle-up"], legend)
-    points = [
-        {"k": k, "a": a, "b": b} for k in (0, 1) for a, b in zip(ax, ay, strict=True)
-    ]
-    settled = (
-        alt.Chart()
-        .transform_window(after="lead(total)", sort=[{"field": "x"}])
-        .transform_filter("datum.after > datum.total")
-        .transform_aggregate(x="min(x)", groupby=[])
-        .transform_calculate(
-            text=(
-                f"'training stops after ' + format(datum.x / {WANTS}, '.0%') + "
-                f"' of its way'"
-            )
-        )
-    )
-    place = alt.Chart().transform_filter("abs(datum.x - p) < 0.01")
-    layers = [
-        alt.Chart()
-        .transform_calculate(line=f"'{name}'")
-        .mark_line(clip=True, strokeWidth=2.5)
-        .encode(x, alt.Y(f"{field}:Q", **side), colour, dash)
-        for name, field in zip(lines, ("mmd", "total"), strict=True)
-    ]
-    layers += [
-        settled.mark_rule(**DOTTED, strokeWidth=1.5).encode(x),
-        place.mark_point(filled=True, size=110, opacity=1, color=BLUE).encode(
-            x, alt.Y("mmd:Q", **side)
-        ),
-        alt.Chart(alt.InlineData(values=points))
-        .transform_calculate(
-            x="datum.k ? p + s * datum.a : datum.a",
-            y="3 + 0.5 * (datum.k ? s : 1) * datum.b",
-            cloud=f"datum.k ? '{clouds[1]}' : '{clouds[0]}'",
-        )
-        .mark_point(filled=True, size=60, opacity=0.85, clip=True)
-        .encode(x, alt.Y("y:Q", **side), fill, shape),
-        vega.point_at(str(WANTS), "3")
-        .mark_point(shape="cross", size=160, color=GREY, strokeWidth=2)
-        .encode(x, alt.Y("y:Q", **side)),
-        place.transform_calculate(text="'MMD² is ' + format(datum.mmd, '.2f')")
-        .mark_text(**BOLD)
-        .encode(x=alt.value(8), y=alt.value(14), text="text:N"),
-        settled.mark_text(**BOLD).encode(
-            x=alt.value(8), y=alt.value(32), text="text:N"
-        ),
-    ]
-    params = [
-        slider("p", "place of the local stream", 2, 0, 5, 0.1),
-        slider("s", "its spread", 1, 0.2, 2.4, 0.1),
-        slider("power", "width of the kernel, 10 to the power", 0.5, -2, 3, 0.25),
-        slider("lam", "weight λ of the pull", 0.3, 0, 1, 0.02),
-        {"name": "w", "expr": "pow(10, power)"},
-        {"name": "ax", "value": ax},
-        {"name": "ay", "value": ay},
-    ]
-    return layered(360, params, layers, shared, grid=False)
-
-
 def own_orders(number: str) -> "Shown":
     """Stored runs on clients that shuffle their pixels, each in an order of its own."""
     from ..plot import panels
@@ -141,9 +18,8 @@ def own_orders(number: str) -> "Shown":
     from .show import figure
 
     runs = by_label("fed_mmd_fusion_digits", partition="Permuted()")
-    axs = panels(
-        {m: runs[m] for m in ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")}
-    )
+    names = ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")
+    axs = panels({name: runs[name] for name in names})
     for ax in axs:
         for line in ax.lines:
             line.set_markevery(5)
@@ -186,27 +62,27 @@ def diagonal(unbiased: Function) -> Reasons:
         yield got is None and "it returns nothing"
         if torch.as_tensor(got).numel() != 1:
             yield f"one number is asked for, not a tensor of shape {list(got.shape)}"
-        off = [K.sum() - K.trace() for K in (Kxx, Kyy)]
-        pairs = [n * (n - 1), m * (m - 1)]
+        x = Kxx.sum() - Kxx.trace()
+        y = Kyy.sum() - Kyy.trace()
         between = 2 * Kxy.mean()
-        within = off[0] / pairs[0] + off[1] / pairs[1]
+        within = x / (n * (n - 1)) + y / (m * (m - 1))
+        whole = Kxx.mean() + Kyy.mean()
         wrong = {
-            "the pairs of a point with itself are still in it": Kxx.mean()
-            + Kyy.mean()
-            - between,
+            "the pairs of a point with itself are still in it": whole - between,
             "the sums leave the diagonal out, but the means divide by n * n": (
-                off[0] / n**2 + off[1] / m**2 - between
+                x / n**2 + y / m**2 - between
             ),
             "the mean between the two samples counts twice": within - between / 2,
             "the mean between the two samples is subtracted": within + between,
-            "sums are not means": off[0] + off[1] - 2 * Kxy.sum(),
+            "sums are not means": x + y - 2 * Kxy.sum(),
         }
         if n == m:
-            cross = (Kxy.sum() - Kxy.trace()) / pairs[0]
-            wrong |= {
+            reason = (
                 "between the two samples there are no pairs of a point with itself: "
-                "that mean stays whole": within - 2 * cross
-            }
+                "that mean stays whole"
+            )
+            cross = (Kxy.sum() - Kxy.trace()) / (n * (n - 1))
+            wrong[reason] = within - 2 * cross
         otherwise = f"for samples of {n} and {m} points the value is not right"
         yield compared(float(got), within - between, wrong, otherwise)
 
@@ -221,25 +97,22 @@ def payload(numbers_in_all: int, channels: int) -> Any:
     extractor = 4_864 + 102_464
     weight = 2 * channels**2
     operator = weight + channels
+    sent = network + operator
     return number(
-        network + operator,
+        sent,
         {
             network: "the operator is trained and travels, too",
             network + weight: "the 1 x 1 convolution has biases",
             operator: "that is the operator alone",
             network + channels: "that is multi; conv has a matrix",
-            network
-            + channels**2
-            + channels: "the operator has 2C channels in, those of both streams",
-            network
-            + extractor
-            + operator: "the frozen extractor is never sent: it is the last download",
-            2 * network
-            + operator: "the frozen stream is never sent: it is the last download",
-            4
-            * (
-                network + operator
-            ): "that is the number of bytes; the question is for numbers",
+            network + channels**2 + channels: (
+                "the operator has 2C channels in, those of both streams"
+            ),
+            sent + extractor: (
+                "the frozen extractor is never sent: it is the last download"
+            ),
+            sent + network: "the frozen stream is never sent: it is the last download",
+            4 * sent: "that is the number of bytes; the question is for numbers",
         },
     )
 
@@ -259,20 +132,20 @@ def fold(answer: Function) -> Reasons:
         if tuple(matrix.shape) != (C, C) or tuple(bias.shape) != (C,):
             shapes = f"{list(matrix.shape)} and {list(bias.shape)}"
             yield f"the shapes are {shapes}, not {[C, C]} and {[C]}"
-        both = W[:, :C] + W[:, C:]
+        right = W[:, :C] + W[:, C:]
         wrong = {
             "the global half of W is left out, but it meets the same maps": W[:, C:],
             "the local half of W is left out, but it meets the same maps": W[:, :C],
-            "the two halves are added, not averaged": both / 2,
-            "the matrix is transposed": both.T,
+            "the two halves are added, not averaged": right / 2,
+            "the matrix is transposed": right.T,
         }
         otherwise = (
             f"with {C} channels the folded operator does not do what the operator does"
         )
-        yield compared(matrix, both, wrong, otherwise, 1e-5)
-        right = W @ torch.cat([E, E]) + b[:, None]
+        yield compared(matrix, right, wrong, otherwise, 1e-5)
+        maps = W @ torch.cat([E, E]) + b[:, None]
         once = "the bias is added once, as it is"
-        yield compared(matrix @ E + bias[:, None], right, {}, once, 1e-5)
+        yield compared(matrix @ E + bias[:, None], maps, {}, once, 1e-5)
 
 
 def weights(answer: Any) -> Reasons:
@@ -280,9 +153,8 @@ def weights(answer: Any) -> Reasons:
     it."""
     example = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}'
     call = "fl.methods.fedmmd(0.3, lam=...)"
-    both = ("fedmmd", "fedavg")
     race = "the race is between fedmmd and fedavg"
-    yield labelled(answer, example, call, both, race)
+    yield labelled(answer, example, call, ("fedmmd", "fedavg"), race)
     bands = [m.parts()["objective"] for m in answer.values() if m.name == "fedmmd"]
     if all("lam=0.1," in band for band in bands):
         yield "no FedMMD here has another weight than the paper's 0.1"

@@ -1,4 +1,4 @@
-"""Chapter 8, FedRepOpt: its explorers, its figures, and the checks of its exercises."""
+"""Chapter 8, FedRepOpt: its figure, and the checks of its exercises."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,62 +12,6 @@ from .check import Function, Reasons, compared, number, varied
 
 if TYPE_CHECKING:
     from .show import Shown  # pictures take long to load, and a check needs none
-
-# ---- three branches and one kernel, step after step ----------------------------------
-
-W3 = [0.3, -0.2, 0.1, -0.4, 0.2, 0.5, 0.1, -0.3, 0.2]
-W1 = 0.4
-STEPS = 10
-ETA = 0.1
-ASKED = [
-    0.5,
-    -0.4,
-    0.3,
-    0.6,
-    1.0,
-    -0.5,
-    -0.3,
-    0.4,
-    -0.6,
-]  # the gradient, the same in all steps
-
-
-def watch_branches() -> dict[str, Any]:
-    """Three branches and their sum, and one kernel that moves by plain and by
-    multiplied gradients, under sliders for the steps and the scales."""
-    from .vega import kernel_panels, slider, tick
-
-    start = "W3[datum.v * 3 + datum.u]"
-    mid = "(datum.u == 1 && datum.v == 1)"
-    M = f"(s3 * s3 + ({mid} ? s1 * s1 + copies : 0))"
-    W = f"(s3 * {start} + ({mid} ? s1 * {W1} + copies * s_id : 0))"
-    panels = [
-        f"s3 * ({start} - {ETA} * steps * s3 * datum.own)",
-        f"{mid} ? s1 * ({W1} - {ETA} * steps * s1 * datum.own) : 0",
-        f"{mid} && copies ? s_id - {ETA} * steps * datum.own : 0",
-        f"{W} - {ETA} * steps * {M} * datum.own",
-        "datum.own",
-        M,
-        f"{W} - {ETA} * steps * datum.own",
-        f"{W} - {ETA} * steps * {M} * datum.own",
-    ]
-    names = ["3 x 3 branch", "1 x 1 branch", "copy", "their sum"]
-    faster = "format((s3 * s3 + s1 * s1 + copies) / (s3 * s3), '.1f')"
-    return kernel_panels(
-        [*names, "gradient", "multipliers", "plain kernel", "with multipliers"],
-        f"[{', '.join(panels)}][datum.panel]",
-        [
-            slider("steps", "steps of training", 0, 0, STEPS, 1),
-            slider("s3", "scale s\u2083 of the 3 x 3 branch", 1, 0.6, 1.6, 0.1),
-            slider("s1", "scale s\u2081 of the 1 x 1 branch", 1, 0, 1.6, 0.1),
-            slider("s_id", "scale of the copy, at the start", 1, 0, 2, 0.25),
-            tick("copies", "from a channel to itself: there is a copy", True),
-            {"name": "W3", "value": W3},
-        ],
-        [f"'the middle learns ' + {faster} + ' times as fast as the rim'"],
-        entries=ASKED,
-        columns=4,
-    )
 
 
 def grown(
@@ -108,26 +52,25 @@ def each(s: torch.Tensor) -> torch.Tensor:
 def fold(answer: Function) -> Reasons:
     """fold(W [out, in, 3, 3], b, gamma, beta, mean, var [out], eps) -> W, b of the one
     convolution, in evaluation mode."""
-    W, (b, gamma, beta, mean) = drawn(3, 3, 3, 3), drawn(4, 3, seed=1)
+    W = drawn(3, 3, 3, 3)
+    b, gamma, beta, mean = drawn(4, 3, seed=1)
     var = drawn(3, seed=2).square() + 0.5
     eps = 0.1
     kernel, bias = answer(W, b, gamma, beta, mean, var, eps)
     if kernel.shape != W.shape or bias.shape != b.shape:
         yield f"it returns the shapes {list(kernel.shape)} and {list(bias.shape)}"
     factor = gamma / (var + eps).sqrt()
-    kernels = {
-        (
-            "the factor belongs to the output channel, the first axis, and "
-            "not to the last"
-        ): factor * W,
-        "the kernel is divided by the variance, not by its square root": each(
+    last = "the factor belongs to the output channel, the first axis, not to the last"
+    factors = {
+        "the kernel is divided by the variance, not by its square root": (
             gamma / (var + eps)
-        )
-        * W,
-        "eps is missing under the root": each(gamma / var.sqrt()) * W,
-        "eps stands under the root": each(gamma / (var.sqrt() + eps)) * W,
-        "gamma is missing": each(1 / (var + eps).sqrt()) * W,
+        ),
+        "eps is missing under the root": gamma / var.sqrt(),
+        "eps stands under the root": gamma / (var.sqrt() + eps),
+        "gamma is missing": 1 / (var + eps).sqrt(),
     }
+    kernels = {reason: each(wrong) * W for reason, wrong in factors.items()}
+    kernels[last] = factor * W
     biases = {
         "the convolution's own bias b is missing": beta - factor * mean,
         "normalisation scales the convolution's bias, too": beta + b - factor * mean,
@@ -167,15 +110,16 @@ def depthwise(answer: Function) -> Reasons:
     wrong = {
         "the branch with t is missing: it is trained as well": before,
         "a depth-wise block has no 1 x 1 branch": before + one + square,
-        "a depth-wise block has no 1 x 1 branch, but it has the one with t": before
-        + square,
+        "a depth-wise block has no 1 x 1 branch, but it has the one with t": (
+            before + square
+        ),
         "every channel is its own input: the 1 is there for all of them, "
         "not for the first only": before + first,
         "the copy of the input acts on the middle of the kernel only "
         "(expand shares one number, repeat copies it)": before + 1,
-        "in the middle the 1 is added to s squared; it does not replace it": before
-        + one
-        - square,
+        "in the middle the 1 is added to s squared; it does not replace it": (
+            before + one - square
+        ),
     }
     yield compared(M, before + one, wrong, "the values are not those of the derivation")
 
@@ -199,26 +143,24 @@ def adam(answer: Function) -> Reasons:
         outer = each(s3).expand(u.shape)
         inner = middle(s1[:, None], 3, inputs)
         factors = {
-            (
-                "that is the step of a plain kernel: each branch takes one, "
-                "and they add up"
-            ): 1,
+            "that is the step of a plain kernel: each branch takes one, "
+            "and they add up": 1,
             "Adam divides the factor in the gradient out, so each s acts only once": (
                 outer**2 + inner**2 + one
             ),
             "the branch that copies its input moves, too": outer + inner,
             "the other two branches move, too": outer,
             "the 1 x 1 branch is missing": outer + one,
-            "the 1 x 1 branch acts on the middle of the kernel only": outer
-            + each(s1)
-            + one,
+            "the 1 x 1 branch acts on the middle of the kernel only": (
+                outer + each(s1) + one
+            ),
             "the copy of the input leads from a channel to itself only,"
-            " and only where the block has that branch": outer
-            + inner
-            + middle(1, 3, inputs),
-            "not every block has the branch that copies its input": outer
-            + inner
-            + unit,
+            " and only where the block has that branch": (
+                outer + inner + middle(1, 3, inputs)
+            ),
+            "not every block has the branch that copies its input": (
+                outer + inner + unit
+            ),
         }
         right = -lr * (outer + inner + one) * u
         wrong = {
@@ -252,22 +194,20 @@ def constants(
     last = channels_of_the_last
     channels = 64 + sum(c * n for c, n in blocks.items()) + last
     copied = sum(c * (n - 1) for c, n in blocks.items())
+    copy = "the scale of the copy is trained, so it is no constant"
     return number(
         2 * channels,
         {
             channels: "each output channel has two constants, one for either branch",
-            2
-            * (
-                2 + sum(blocks.values())
-            ): "each output channel of a block has its own constants",
+            2 * (2 + sum(blocks.values())): (
+                "each output channel of a block has its own constants"
+            ),
             2 * (channels - 64): "the first block has constants, too",
-            2
-            * (
-                64 + sum(blocks) + last
-            ): "a stage has several blocks, each with its own",
-            3 * channels: "the scale of the copy is trained, so it is no constant",
-            2 * channels
-            + copied: "the scale of the copy is trained, so it is no constant",
+            2 * (64 + sum(blocks) + last): (
+                "a stage has several blocks, each with its own"
+            ),
+            3 * channels: copy,
+            2 * channels + copied: copy,
             8 * channels: "those are bytes; the question is for numbers",
         },
     )

@@ -8,7 +8,6 @@ message.
 """
 
 import html
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from ..core import run
 from ..history import History
 from ..plot import COLOURS, compare
 from .claims import by_label
+from .drawings import drawing, give_looks, speeds
 from .grids import chapter_file
 from .show import Chart, Shown, chart, figure
 
@@ -58,7 +58,9 @@ def messages(card: dict[str, Any]) -> dict[str, float]:
     return {name: float(count[1]) for name, count in way.items()}
 
 
-def drawing(chapter: str, title: str, sizes: dict[str, float], widest: float) -> str:
+def card_picture(
+    chapter: str, title: str, sizes: dict[str, float], widest: float
+) -> str:
     """A card's picture. ``sizes`` are those of its ``messages``, ``widest`` the largest
     of all cards."""
     replaced = [part for part in PARTS if part in chapter_file(chapter)["replaces"]]
@@ -86,7 +88,7 @@ def cards() -> Shown:
     divs = []
     words = []
     for name, card in spec.items():
-        picture = drawing(name, card["title"], sizes[name], widest)
+        picture = card_picture(name, card["title"], sizes[name], widest)
         title, says = (html.escape(card[key]) for key in ("title", "says"))
         head = f'<h3><a href="{card["page"]}.html">{title}</a></h3>'
         divs.append(f'<div class="fl-card">{head}{picture}<p>{says}</p></div>')
@@ -125,88 +127,12 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
     accuracy written into it."""
     import pandas
 
-    from . import vega
-    from .vega import (
-        DOTTED,
-        GREY,
-        LASTS,
-        LEGEND,
-        ONE,
-        choice,
-        condition,
-        layered,
-        methods,
-    )
-    from .vega import alt as altair
-
-    spec = chapter_file("index")["minutes"]
-    table = pandas.concat(map(rows, spec["comparisons"]))
+    comparisons = chapter_file("index")["minutes"]["comparisons"]
+    table = pandas.concat(map(rows, comparisons))
     lines = table.groupby("runs", sort=False)["line"].unique().map(list).to_dict()
-    params = [
-        choice("runs", "runs", list(lines), spec["start"]["comparison"], "select"),
-        *vega.links(spec["start"]["link"]),
-    ]
-    x = altair.X("time:Q", title=None).scale(type="log", nice=False)
-    x = x.axis(
-        values=[0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000, 8640000],
-        labelExpr="datum.value >= 86400 ? datum.value / 86400 + ' d' : "
-        "datum.value >= 3600 ? datum.value / 3600 + ' h' : "
-        "datum.value >= 60 ? datum.value / 60 + ' min' : datum.value + ' s'",
-    )
-    y = altair.Y("accuracy:Q", title="test accuracy").scale(domain=[0, 1])
-    legend = LEGEND | {
-        "symbolSize": 80,
-        "columns": {"expr": "width < 420 ? 2 : width < 600 ? 4 : 6"},
-        "values": {"expr": f"{json.dumps(lines)}[runs]"},
-    }
-    names = list(table["line"].unique())
-    fedavg = "datum.line == 'FedAvg'"
-    target = altair.datum(spec["target"])
-    curves = (
-        altair.Chart()
-        .mark_line(point={"size": 26})
-        .encode(
-            x,
-            y,
-            methods(altair.Color, "line", names, vega.COLOURS, legend),
-            methods(altair.Shape, "line", names, vega.SHAPES, legend),
-            methods(altair.StrokeDash, "line", names, vega.DASHES[:4], None),
-            strokeWidth=condition(fedavg, 5, 1.7),
-            order="round:O",
-            tooltip=["line:N", "round:N", "accuracy:N", "lasts:N"],
-        )
-    )
-    reached = (
-        altair.Chart()
-        .transform_filter(f"datum.accuracy >= {spec['target']}")
-        .transform_aggregate(time="min(time)", groupby=["line"])
-        .transform_window(
-            window=[{"op": "row_number", "as": "place"}], sort=[{"field": "time"}]
-        )
-        .transform_filter(f"datum.place == 1 || {fedavg}")
-        .transform_calculate(words=f"datum.line + ': ' + {LASTS.format('datum.time')}")
-    )
-    bold = {"fontSize": 13, "fontWeight": "bold"}
-    first = f"'first at {spec['target']}: ' + datum.words"
-    layers = [
-        altair.Chart(ONE).mark_rule(**DOTTED).encode(y=target),
-        curves,
-        reached.mark_point(size=130, strokeWidth=2.5, color=GREY).encode(x, y=target),
-        reached.transform_filter("datum.place == 1")
-        .transform_calculate(words=first)
-        .mark_text(align="left", dx=6, dy=-9, **bold)
-        .encode(x=altair.value(0), y=target, text="words:N"),
-        reached.transform_filter(fedavg)
-        .mark_text(align="right", dx=-6, dy=22, **bold)
-        .encode(x=altair.value("width"), y=target, text="words:N"),
-    ]
-    seconds = vega.SECONDS.format(rounds="datum.round", row="datum")
-    shared = (
-        altair.Chart(altair.InlineData(values=table.to_dict("records")))
-        .transform_filter("datum.runs == runs")
-        .transform_calculate(time=seconds, lasts=LASTS.format(f"({seconds})"))
-    )
-    picture = layered(170, params, layers, shared)
+    picture = drawing("index/minutes", speeds=speeds(), lines=lines)
+    picture["data"] = {"values": table.to_dict("records")}
+    give_looks(picture, list(table["line"].unique()))
     return chart(number, picture, caption, alt, says={"slower": "saysSlower"})
 
 

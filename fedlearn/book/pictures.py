@@ -1,7 +1,6 @@
 """Drawings of several chapters: who holds which classes, who agrees, kernels in
 rows."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from ..errors import extra
 from ..tasks import Task
+from .drawings import drawing
 
 with extra("lesson"):
     import matplotlib.pyplot as plt
@@ -42,8 +42,6 @@ def agreement(
     """A number from -1 to 1 for any two clients, under a choice of how many there are
     and of alpha: of each such case the clients' labels, the numbers [clients, clients],
     and a title."""
-    from .vega import alt, choice, heading, layered, signed
-
     values = []
     labels = {}
     titles = {}
@@ -54,38 +52,18 @@ def agreement(
         for (i, j), number in np.ndenumerate(numbers):
             cell = {"row": i, "column": j, "number": round(float(number), 2)}
             values.append(cell | {"clients": k, "alpha": alpha})
-    case = "[clients + '|' + alpha]"
-    axis = {
-        "title": "client, by its main digit",
-        "labelExpr": f"({json.dumps(labels)}){case}[datum.value]",
-        "labelAngle": 0,
-    }
-    cells = (
-        alt.Chart()
-        .mark_rect()
-        .encode(
-            alt.X("column:O").axis(**axis),
-            alt.Y("row:O").axis(**axis),
-            alt.Color("number:Q", title="cosine").scale(**signed(1.0)),
-            tooltip="number:Q",
-        )
-    )
-    counts, alphas = (
-        list(dict.fromkeys(column)) for column in zip(*cases, strict=True)
-    )
-    params = [choice("clients", "clients", counts), choice("alpha", "alpha", alphas)]
-    shared = alt.Chart(alt.InlineData(values=values)).transform_filter(
-        "datum.clients == clients && datum.alpha == alpha"
-    )
-    words = heading(f"({json.dumps(titles)}){case}")
-    return layered(330, params, [cells], shared, title=words)
+    picture = drawing("heterogeneity/agreement", labels=labels, titles=titles)
+    return picture | {"data": {"values": values}}
 
 
 def kernel_rows(
-    rows: Mapping[str, torch.Tensor], apart: Collection[str] = (), size: float = 0.66
+    rows: Mapping[str, torch.Tensor],
+    apart: Collection[str] = (),
+    size: float = 0.66,
+    grey: bool = False,
 ) -> Figure:
     """Rows of kernels [count, in, k, k] under one another, labelled, of input channel
-    0; colours are those of ``SIGNED``.
+    0; colours are those of ``SIGNED``, or greys of numbers from 0 on.
 
     All rows share the scale of the largest value but those named in ``apart``.
     """
@@ -93,12 +71,14 @@ def kernel_rows(
     first = {label: w[:count, 0].detach().cpu() for label, w in rows.items()}
     extent = (0.8 + size * count, size * len(rows))
     figure, axs = plt.subplots(len(rows), count, figsize=extent, layout="constrained")
-    largest = {label: float(w.abs().max()) for label, w in first.items()}
-    shared = max(limit for label, limit in largest.items() if label not in apart)
+    limits = {label: float(w.abs().max()) for label, w in first.items()}
+    shared = [limit for label, limit in limits.items() if label not in apart]
+    low = 0 if grey else -1
+    colours = "Greys" if grey else SIGNED
     for line, (label, kernels) in zip(axs, first.items(), strict=True):
-        limit = largest[label] if label in apart else shared
+        limit = limits[label] if label in apart else max(shared)
         for ax, kernel in zip(line, kernels, strict=True):
-            ax.imshow(kernel, cmap=SIGNED, vmin=-limit, vmax=limit)
+            ax.imshow(kernel, cmap=colours, vmin=low * limit, vmax=limit)
             ax.set(xticks=[], yticks=[])
         line[0].set_ylabel(label, rotation=0, ha="right", va="center")
     return figure

@@ -2,47 +2,38 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ..core import Tensors
 from ..wire import Pooled
-from .check import Reasons, compared, drawn, labelled, number, varied
+from .check import Reasons, compared, drawn, labelled, number, pair, varied
+from .drawings import drawing
 
 if TYPE_CHECKING:
-    from .show import Chart, Shown  # pictures take long to load, and a check needs none
+    from .show import Shown  # pictures take long to load, and a check needs none
 
 
 # ---- one kernel, round after round ---------------------------------------------------
 
-WANTED: dict[str, list[float]] = {
-    "an edge": [1.4, 0.4, -0.6, 1.4, 0.4, -0.6, 1.4, 0.4, -0.6],  # bright on average
-    "a line": [-0.5, 1, -0.5, -0.5, 1, -0.5, -0.5, 1, -0.5],
-    "a spot": [-0.25, -0.25, -0.25, -0.25, 2, -0.25, -0.25, -0.25, -0.25],
-    "all bright": [1, 1, 1, 1, 1, 1, 1, 1, 1],
-}
-BORN = [
-    0.3,
-    -0.4,
-    0.1,
-    0.5,
-    -0.2,
-    -0.6,
-    0.2,
-    0.4,
-    -0.3,
-]  # sums to zero, as random ones nearly do
-# training takes a kernel so much of the way to what the client wants
+TARGETS = [  # an edge that is bright on average, a line, a spot, all bright
+    [1.4, 0.4, -0.6, 1.4, 0.4, -0.6, 1.4, 0.4, -0.6],
+    [-0.5, 1, -0.5, -0.5, 1, -0.5, -0.5, 1, -0.5],
+    [-0.25, -0.25, -0.25, -0.25, 2, -0.25, -0.25, -0.25, -0.25],
+    [1, 1, 1, 1, 1, 1, 1, 1, 1],
+]
+# sums to zero, as random kernels nearly do
+START = [0.3, -0.4, 0.1, 0.5, -0.2, -0.6, 0.2, 0.4, -0.3]
 NIGHTS = 20
-STEP = 0.15
+STEP = 0.15  # of the way to the client's target, which training goes in a night
 
 
-def nights(wanted: list[float]) -> list[list[list[float]]]:
-    """[round][panel][cell]: what the client wants, and the kernel if all, the mean, or
-    the largest entry (the rest being remembered) of what training changed is sent."""
-    import numpy as np
-
-    target = np.array(wanted, float)
-    whole, pooled, sparse = (np.array(BORN) for _ in range(3))
+def nights(target: np.ndarray) -> list[list[list[float]]]:
+    """[round][panel][cell]: the target, and the kernel if all, the mean, or the largest
+    entry of what training changed is sent; what is not sent is remembered."""
+    whole = np.array(START)
+    pooled = np.array(START)
+    sparse = np.array(START)
     memory = np.zeros(9)
     rows = []
     for _ in range(NIGHTS + 1):
@@ -56,35 +47,10 @@ def nights(wanted: list[float]) -> list[list[list[float]]]:
     return rows
 
 
-def watch_kernel(number: str) -> "Chart":
-    """One kernel under a slider for the round: sent whole, as its mean, entry by
-    entry."""
-    from .show import chart
-    from .vega import choice, kernel_panels, slider
-
-    panels = kernel_panels(
-        ["wanted", "everything", "RPN", "STC"],
-        "nights[indexof(shapes, wanted)][round][datum.panel][datum.v * 3 + datum.u]",
-        [
-            slider("round", "round", 0, 0, NIGHTS, 1),
-            choice("wanted", "the client wants", list(WANTED)),
-            {"name": "nights", "value": [nights(wanted) for wanted in WANTED.values()]},
-            {"name": "shapes", "value": list(WANTED)},
-        ],
-    )
-    return chart(
-        number,
-        panels,
-        caption="""One kernel, round after round. *Everything* sends nine numbers. *RPN*
-        sends their mean. *STC*, a rival from the chapter on the wire, sends one entry
-        and remembers the rest. Orange is positive, violet negative.""",
-        alt="""Four squares of three by three cells: what the client wants, and what
-        arrives if everything, the mean, or the largest entry is sent. As the round
-        moves from 0 to 20, the square of everything becomes the wanted shape. The
-        square of RPN becomes brighter as a whole if an edge or all bright is wanted,
-        does not move for a line or a spot, and always keeps its first pattern. The
-        square of STC comes close to the wanted shape, cell by cell.""",
-    )
+def watch_kernel() -> dict[str, Any]:
+    """One kernel, round after round: sent whole, as its mean, entry by entry."""
+    targets = np.array(TARGETS)
+    return drawing("rpn/kernel", nights=[nights(target) for target in targets])
 
 
 # ---- figures of the lesson -----------------------------------------------------------
@@ -96,18 +62,19 @@ def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> 
     from .pictures import kernel_rows
     from .show import figure
 
-    full = residual[name].cpu()
-    flat = full.mean((2, 3), keepdim=True).expand_as(full)
-    largest = full[:, 0].flatten(1).norm(dim=1).argsort(descending=True)[:7]
+    change = residual[name].cpu()
+    largest = change[:, 0].flatten(1).norm(dim=1).argsort(descending=True)[:7]
+    change = change[largest]
+    means = change.mean((2, 3), keepdim=True).expand_as(change)
     rows = {
-        "start": start[name].cpu(),
-        "changed": full,
-        "heard": flat,
-        "lost": full - flat,
+        "start": start[name].cpu()[largest],
+        "changed": change,
+        "heard": means,
+        "lost": change - means,
     }
     return figure(
         number,
-        kernel_rows({k: w[largest] for k, w in rows.items()}, apart=["start"]),
+        kernel_rows(rows, apart=["start"]),
         caption="""Seven 3 x 3 kernels of the first layer: start, change of one night,
         what the others hear of it, and what is lost. Violet is negative, orange
         positive; the three lower rows share a scale.""",
@@ -125,10 +92,13 @@ def frozen(
     from .pictures import kernel_rows
     from .show import figure
 
-    kernels = {"start": start[name], "one client, alone": start[name] + residual[name]}
-    kernels["RPN, last round"] = after[name]
+    kernels = {
+        "start": start[name],
+        "one client, alone": start[name] + residual[name],
+        "RPN, last round": after[name],
+    }
     shapes = {
-        k: (w - w.mean((2, 3), keepdim=True)).cpu()[:7] for k, w in kernels.items()
+        label: (w - w.mean((2, 3), keepdim=True))[:7] for label, w in kernels.items()
     }
     return figure(
         number,
@@ -147,12 +117,7 @@ def frozen(
 def pooling(answer: Any) -> Reasons:
     """(pool, unpool): pool [out, in, k, k] -> [out, in]; unpool (means, k) -> [out, in,
     k, k], in memory of its own."""
-    if (
-        not isinstance(answer, tuple)
-        or len(answer) != 2
-        or not all(callable(f) for f in answer)
-    ):
-        yield "two functions are asked for: pass the pair (pool, unpool)"
+    yield pair(answer, "(pool, unpool)")
     pool, unpool = answer
     for k in (3, 5, 1):
         w = drawn(4, 2, k, k, seed=7)
@@ -197,27 +162,34 @@ def layers(numbers: int, first: int, second: int) -> Any:
     )
 
 
+def pooled(total: int, inputs: int, first: int, second: int, cells: int) -> Any:
+    """A test for the numbers that RPN sends, of ``total``: two convolutions with kernels
+    of so many ``cells``."""
+    kernels = inputs * first + first * second
+    sent = total - (cells - 1) * kernels
+    return number(
+        sent,
+        {
+            total: "that is the dense message; the kernels have to be pooled",
+            total - cells * kernels: (
+                "each pooled kernel still sends one number, its mean"
+            ),
+            kernels: "those are the kernels; all else of the network travels, too",
+            (cells - 1) * kernels: "that is what pooling saves; how much is left?",
+            total - (cells - 1) * first * second: "the first layer has kernels, too",
+            sent - first - second: "the biases of the convolutions are sent, too",
+            total // cells: "only kernels are pooled; the dense layers travel whole",
+            4 * sent: "that is the number of bytes; the question is for numbers",
+        },
+    )
+
+
 @layers(1_199_882, 32, 64)
 def numbers(
     numbers_in_all: int, channels_of_first: int, channels_of_second: int
 ) -> Any:
-    """That RPN sends for the paper's MNIST network: the channels of two
-    convolutions, 3 x 3."""
-    first = channels_of_first
-    second = channels_of_second
-    total = numbers_in_all
-    kernels = first + first * second
-    return number(
-        total - 8 * kernels,
-        {
-            total: "that is the dense message; the kernels have to be pooled",
-            total - 9 * kernels: "each pooled kernel still sends one number, its mean",
-            kernels: "those are the kernels; all else of the network travels, too",
-            8 * kernels: "that is what pooling saves; how much is left?",
-            total - 8 * first * second: "the first layer has kernels, too",
-            4 * (total - 8 * kernels): "those are bytes; the question is for numbers",
-        },
-    )
+    """That RPN sends for the paper's MNIST network: convolutions of 3 x 3."""
+    return pooled(numbers_in_all, 1, channels_of_first, channels_of_second, 9)
 
 
 @layers(1_756_426, 64, 64)
@@ -225,27 +197,7 @@ def payload(
     numbers_in_all: int, channels_of_first: int, channels_of_second: int
 ) -> Any:
     """The numbers that RPN sends for models.cifar_cnn: convolutions of 5 x 5."""
-    first = channels_of_first
-    second = channels_of_second
-    total = numbers_in_all
-    kernels = 3 * first + first * second
-    return number(
-        total - 24 * kernels,
-        {
-            total: "that is the dense message; the kernels have to be pooled",
-            total - 25 * kernels: "each pooled kernel still sends one number, its mean",
-            total
-            - 24 * kernels
-            - first
-            - second: "the biases of the convolutions are sent, too",
-            total // 25: "only kernels are pooled; the dense layers travel whole",
-            24 * kernels: "that is what pooling saves; how much is left?",
-            4
-            * (
-                total - 24 * kernels
-            ): "that is the number of bytes; the question is for numbers",
-        },
-    )
+    return pooled(numbers_in_all, 3, channels_of_first, channels_of_second, 25)
 
 
 def scaled(coder: Any) -> Reasons:

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..data.sources import data_path
 from ..files import to_json, write_text
+from .drawings import drawing
 from .show import Chart, Shown, chart, table
 
 if TYPE_CHECKING:
@@ -81,62 +82,13 @@ def totals(number: str, caption: str, alt: str) -> Chart:
     """Network, method, clients and rounds -> gigabytes of a whole training, up and down."""
     import pandas
 
-    from .vega import (
-        BLUE,
-        LEGEND,
-        SKY,
-        choice,
-        condition,
-        heading,
-        layered,
-        series,
-        slider,
-    )
-    from .vega import alt as altair
-
     frame = pandas.concat(stored(), names=["network"]).dropna(subset="up")
     frame = frame[["up", "down"]].reset_index()
     sums = frame.assign(total=frame["up"] + frame["down"]).groupby("network")
     costs = {name: group.set_index("method")["total"].to_dict() for name, group in sums}
     rows = frame.melt(["network", "method"], var_name="way", value_name="bytes")
-    methods = list(frame["method"].unique())
-    params = [
-        choice("network", "network", list(stored()), "ResNet-50", "select"),
-        choice("method", "method", methods, "rpn", "select"),
-        slider("clients", "clients of a round", 10, 1, 200, 1),
-        slider("rounds", "rounds", 100, 10, 1000, 10),
-        {"name": "one", "expr": f"{json.dumps(costs)}[network][method]"},
-        {"name": "whole", "expr": f"{json.dumps(costs)}[network]['fedavg']"},
-    ]
-    size = "format({0} * clients * rounds / 1e9, '.3~r') + ' GB'"
-    one, whole = size.format("one"), size.format("whole")
-    words = (
-        f"isValid(one) ? method + ' sends ' + {one} + ', fedavg ' + {whole}"
-        " : method + ' has no form for this network'"
-    )
-    shared = (
-        altair.Chart(altair.InlineData(values=rows.to_dict("records")))
-        .transform_filter("datum.network == network")
-        .transform_calculate(gb="datum.bytes * clients * rounds / 1e9")
-    )
-    order = altair.EncodingSortField(field="gb", op="sum", order="ascending")
-    bars = (
-        altair.Chart()
-        .mark_bar()
-        .encode(
-            altair.X("gb:Q", title="GB of all clients and rounds"),
-            altair.Y("method:N", title=None, sort=order),
-            series(altair.Color, "way", ("up", "down"), (BLUE, SKY), LEGEND),
-            opacity=condition("datum.method == method", 1, 0.45),
-            tooltip=[
-                "method:N",
-                "way:N",
-                altair.Tooltip("gb:Q", format=".3~r"),
-                "bytes:Q",
-            ],
-        )
-    )
-    picture = layered(440, params, [bars], shared, title=heading(words))
+    picture = drawing("index/sends", costs=costs)
+    picture["data"] = {"values": rows.to_dict("records")}
     return chart(number, picture, caption, alt)
 
 

@@ -1,5 +1,4 @@
-"""Chapter 3, sending less: its explorers, its figures, and the checks of the
-exercises."""
+"""Chapter 3, sending less: a moving picture, and the checks of the exercises."""
 
 import math
 from typing import Any
@@ -7,116 +6,54 @@ from typing import Any
 import numpy as np
 import torch
 
-from .check import TWICE, Reasons, number, varied
+from .check import TWICE, Reasons, number, pair, varied
+from .drawings import drawing
 
 # ---- one update, round after round ---------------------------------------------------
 
-MEANT = [-0.6, -0.3, 0.3, 0.1, -0.6, 0.1, 0.1, -0.4, 0.2, -0.5, -0.1, 0.1]
-MEANT += [-0.1, 0.1, 0.2, 0.8, -0.2, 0.1, 0.2, -0.2, -2.0, 1.0, -0.2, -0.2]
+UPDATE = [-0.6, -0.3, 0.3, 0.1, -0.6, 0.1, 0.1, -0.4, 0.2, -0.5, -0.1, 0.1]
+UPDATE += [-0.1, 0.1, 0.2, 0.8, -0.2, 0.1, 0.2, -0.2, -2.0, 1.0, -0.2, -0.2]
 WIDTHS = range(1, 6)
-KEPT = range(2, 25, 2)
+COUNTS = range(2, 25, 2)
 ROUNDS = range(1, 13)
 
 
-def squeezed(x: np.ndarray, bits: int, kept: int) -> np.ndarray:
+def squeezed(x: np.ndarray, bits: int, count: int) -> np.ndarray:
     """The largest entries in so many bits: their signs, or evenly spaced levels."""
     out = np.zeros_like(x)
-    largest = np.argsort(-np.abs(x), kind="stable")[:kept]
+    largest = np.argsort(-np.abs(x), kind="stable")[:count]
     v = x[largest]
-    step = np.ptp(v) / (2**bits - 1) or 1
-    size = np.abs(v).mean()
-    levels = v.min() + step * np.rint((v - v.min()) / step)
-    out[largest] = np.where(v < 0, -size, size) if bits == 1 else levels
+    if bits == 1:
+        out[largest] = np.where(v < 0, -1, 1) * np.abs(v).mean()
+    else:
+        step = np.ptp(v) / (2**bits - 1) or 1
+        out[largest] = v.min() + step * np.rint((v - v.min()) / step)
     return out
 
 
-def arrivals(bits: int, kept: int) -> list[list[int]]:
+def arrivals(bits: int, count: int) -> list[list[int]]:
     """[round][entry]: the mean of what arrived so far, in hundredths, if what was lost
-    is said in a later round."""
-    meant = np.array(MEANT)
+    is sent in a later round."""
+    update = np.array(UPDATE)
     error = np.zeros(24)
     total = np.zeros(24)
     rows = []
     for t in ROUNDS:
-        message = squeezed(meant + error, bits, kept)
-        error = meant + error - message
+        message = squeezed(update + error, bits, count)
+        error = update + error - message
         total = total + message
         rows.append(np.rint(100 * total / t).astype(int).tolist())
     return rows
 
 
 def watch_update() -> dict[str, Any]:
-    """An update of 24 numbers under sliders for the bits, the entries kept and the
-    round: what arrives, what is remembered, and what a message costs."""
-    from .vega import BLUE, BOLD, GREY, ONE, ORANGE, WORDS, alt, layered, slider, tick
-
-    places = [math.ceil(math.log2(math.comb(24, k))) for k in KEPT]
-    lines = (
-        "['a message: ' + (ceil((kept * bits + places[kept / 2 - 1]) / "
-        "8) + (bits > 1 ? 8 : 4)) + "
-        "' bytes instead of 96', 'not heard so far: ' + "
-        "format(datum.lost / datum.all, '.0%') + "
-        "' of the energy']"
+    """An update of 24 numbers, squeezed, in twelve rounds."""
+    return drawing(
+        "wire/update",
+        meant=UPDATE,
+        heard=[[arrivals(bits, count) for count in COUNTS] for bits in WIDTHS],
+        places=[math.ceil(math.log2(math.comb(24, count))) for count in COUNTS],
     )
-    shared = alt.Chart(
-        alt.InlineData(values=[{"i": i, "meant": v} for i, v in enumerate(MEANT)])
-    ).transform_calculate(
-        arrived=(
-            "heard[bits - 1][kept / 2 - 1][remember ? round - 1 : 0][datum.i] / 100"
-        ),
-        wrong="datum.meant - datum.arrived",
-        left="remember ? round * datum.wrong : datum.wrong",
-        foot="-4.3",
-        top="datum.foot + clamp(datum.left, -3, 3) / 2",
-        square="datum.wrong * datum.wrong",
-        whole="datum.meant * datum.meant",
-    )
-    wide = alt.Scale(domain=[-0.7, 23.7], nice=False)
-    x = alt.X("i:Q", scale=wide, axis=None)
-    high = {"axis": None, "scale": alt.Scale(domain=[-5.9, 3.2], nice=False)}
-
-    def bars(field: str, **look: Any) -> alt.Chart:
-        tooltip = [alt.Tooltip(f"{n}:N", format=".2f") for n in ("meant", "arrived")]
-        y = alt.Y(f"{field}:Q", stack=None, **high)
-        return alt.Chart().mark_bar(**look).encode(x, y, tooltip=tooltip)
-
-    def words(text: str, y: float, **look: Any) -> alt.Chart:
-        place = {"x": alt.value(4), "y": alt.YDatum(y, type="quantitative")}
-        return (
-            alt.Chart(ONE)
-            .mark_text(**WORDS | look, text=alt.ExprRef(text))
-            .encode(**place)
-        )
-
-    layers = [
-        bars("meant", color="transparent", stroke=GREY, strokeWidth=1.2, size=15),
-        bars("arrived", color=BLUE, size=8),
-        alt.Chart()
-        .mark_bar(color=ORANGE, size=8)
-        .encode(x, alt.Y("foot:Q", **high), alt.Y2("top")),
-        alt.Chart()
-        .transform_aggregate(lost="sum(square)", all="sum(whole)")
-        .transform_calculate(said=lines)
-        .mark_text(**BOLD, baseline="top", lineHeight=18)
-        .encode(x=alt.value(4), y=alt.value(2), text="said:N"),
-        words("'grey: meant; blue: what arrives in a round, on average'", 1.55),
-        words(
-            (
-                "remember ? 'orange: remembered, still to be said' : 'orange: "
-                "lost, every time'"
-            ),
-            -2.5,
-        ),
-    ]
-    params = [
-        slider("bits", "bits a number", 5, 1, 5, 1),
-        slider("kept", "numbers sent, of 24", 4, 2, 24, 2),
-        slider("round", "round", 1, 1, 12, 1),
-        tick("remember", "remember what was lost", False),
-        {"name": "heard", "value": [[arrivals(b, k) for k in KEPT] for b in WIDTHS]},
-        {"name": "places", "value": places},
-    ]
-    return layered(300, params, layers, shared, grid=False, view={"stroke": None})
 
 
 # ---- exercises -----------------------------------------------------------------------
@@ -129,12 +66,7 @@ def seeded(seed: int) -> torch.Generator:
 def random_positions(answer: Any) -> Reasons:
     """(send, receive): send (x [n], k, seed) -> [k]; receive (values, n, seed) -> [n],
     n/k times the entries drawn. How a side draws from the seed is up to it."""
-    if (
-        not isinstance(answer, tuple)
-        or len(answer) != 2
-        or not all(callable(f) for f in answer)
-    ):
-        yield "two functions are asked for: pass the pair (send, receive)"
+    yield pair(answer, "(send, receive)")
     send, receive = answer
     n = 40
     k = 10
@@ -143,18 +75,15 @@ def random_positions(answer: Any) -> Reasons:
     counts = torch.zeros(n)
     elsewhere = False
     for seed in range(20):
-        torch.manual_seed(
-            1000 + seed
-        )  # the two sides are two machines: only the seed is shared
+        # the two sides are two machines: only the seed is shared
+        torch.manual_seed(1000 + seed)
         state = torch.get_rng_state()
         values = send(x, k, seed)
         elsewhere |= not torch.equal(torch.get_rng_state(), state)
         yield not torch.equal(x, before) and "send changes the tensor that it is given"
         if tuple(values.shape) != (k,):
-            yield (
-                f"send returns the shape {list(values.shape)}, not [{k}]: only "
-                f"the values travel"
-            )
+            shape = list(values.shape)
+            yield f"send returns the shape {shape}, not [{k}]: only the values travel"
         torch.manual_seed(2000 + seed)
         got = torch.as_tensor(receive(values, n, seed)).to(x.dtype)
         if tuple(got.shape) != (n,):
@@ -163,10 +92,8 @@ def random_positions(answer: Any) -> Reasons:
         if arrived.sum() > k:
             yield "more than k entries come out; all that were not sent are zero"
         if arrived.sum() < k:
-            yield (
-                f"only {int(arrived.sum())} of {k} entries come out: a position "
-                f"was drawn twice"
-            )
+            count = int(arrived.sum())
+            yield f"only {count} of {k} entries come out: a position was drawn twice"
         counts += arrived
         if not torch.allclose(got[arrived], x[arrived] * n / k):
             if torch.allclose(got[arrived], x[arrived]):
@@ -176,9 +103,8 @@ def random_positions(answer: Any) -> Reasons:
                 )
             if elsewhere:
                 yield (
-                    "the positions come from the state of torch's global "
-                    "generator, which the "
-                    "other side does not have; use the seed"
+                    "the positions come from the state of torch's global generator, "
+                    "which the other side does not have; use the seed"
                 )
             yield "what comes out is not n/k times the entry at the same place"
     if ((counts == 0) | (counts == 20)).all():
@@ -195,22 +121,20 @@ def random_positions(answer: Any) -> Reasons:
 @varied(per_cent=(1.0, [k / 100 for k in range(105, 600)]))
 def ratio(per_cent: float) -> Any:
     p = per_cent / 100
-    bits = min(
-        b + 1 / (1 - (1 - p) ** 2**b) for b in range(16)
-    )  # a position, in the best words
+    # of a position, in the best words
+    bits = min(b + 1 / (1 - (1 - p) ** 2**b) for b in range(16))
     return number(
         32 / p / (bits + 1),
         {
             32 / p / bits: "each kept entry also costs the one bit of its sign",
             32 / p / 33: "the positions are Rice words here, not 32-bit numbers",
             32 / p: "that leaves out the positions",
-            32
-            / p
-            / (bits + 32): "only the sign of a kept entry is sent, not its four bytes",
-            p
-            * (
-                bits + 1
-            ): "that is the number of bits an entry; how many times less than 32 is it",
+            32 / p / (bits + 32): (
+                "only the sign of a kept entry is sent, not its four bytes"
+            ),
+            p * (bits + 1): (
+                "that is the number of bits an entry; how many times less than 32 is it"
+            ),
         },
         tolerance=0.01,
     )
@@ -219,24 +143,23 @@ def ratio(per_cent: float) -> Any:
 def coin(answer: Any) -> Reasons:
     """(x, generator) -> each entry the smallest or the largest of x, with mean x."""
     yield not callable(answer) and "a function of x and a generator is asked for"
+
+    def drawn(x: torch.Tensor, source: torch.Generator, count: int) -> torch.Tensor:
+        return torch.stack([torch.as_tensor(answer(x, source)) for _ in range(count)])
+
     x = torch.randn(6, generator=seeded(7))
     state = torch.get_rng_state()
     before = x.clone()
     low = x.min()
     high = x.max()
     draws = 4000
-    if (shape := torch.as_tensor(answer(x.clone(), seeded(1))).shape) != x.shape:
-        yield f"coin returns the shape {list(shape)} for [6]"
-    generator = seeded(1)
-    got = torch.stack([torch.as_tensor(answer(x, generator)) for _ in range(draws)])
+    shape = torch.as_tensor(answer(x.clone(), seeded(1))).shape
+    yield shape != x.shape and f"coin returns the shape {list(shape)} for [6]"
+    got = drawn(x, seeded(1), draws)
     yield not torch.equal(x, before) and "coin changes the tensor that it is given"
     if not torch.equal(torch.get_rng_state(), state):
         yield "the randomness does not come from the generator that is given"
-    twice = [
-        [torch.as_tensor(answer(x, g)) for _ in range(20)]
-        for g in (seeded(3), seeded(3))
-    ]
-    yield not torch.equal(torch.stack(twice[0]), torch.stack(twice[1])) and TWICE
+    yield not torch.equal(drawn(x, seeded(3), 20), drawn(x, seeded(3), 20)) and TWICE
     # low + (high - low) may miss high by the last bit: that is no other entry
     off = torch.minimum((got - low).abs(), (got - high).abs()) / (high - low)
     if not (off < 1e-5).all():
@@ -253,13 +176,11 @@ def coin(answer: Any) -> Reasons:
     correlation = torch.corrcoef(got[:, inner].T)
     if (correlation - torch.eye(len(correlation))).abs().max() > 0.2:
         yield (
-            "the entries go up and down together; each needs a uniform "
-            "number of its own"
+            "the entries go up and down together; each needs a uniform number of its "
+            "own"
         )
-    same = torch.full((3,), 2.5)
-    if not torch.allclose(
-        torch.as_tensor(answer(same, seeded(1))).to(same.dtype), same
-    ):
+    equal = torch.full((3,), 2.5)
+    if not torch.allclose(drawn(equal, seeded(1), 1)[0].to(equal.dtype), equal):
         yield "a tensor of equal entries does not come back as it was"
 
 

@@ -10,8 +10,9 @@ import pytest
 from test_link import history as history_of
 
 import fedlearn as fl
-from fedlearn.book import choosing, claims, vega
+from fedlearn.book import choosing, claims
 from fedlearn.book.grids import chapter_file
+from fedlearn.data.sources import data_path
 
 
 def test_the_answer_is_not_there_before_the_guess():
@@ -25,21 +26,45 @@ def test_the_answer_is_not_there_before_the_guess():
         assert any("reveal" in str(step.get("filter")) for step in spec["transform"])
 
 
+PICTURES = [
+    f"{path.parent.name}/{path.stem}"
+    for path in data_path().glob("*/*.yaml")
+    if "\nlayer:" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_moving_picture_is_vega_lite(name):
+    altair.LayerChart.from_dict(fl.book.drawing(name))
+
+
+def test_a_picture_has_no_other_parameters():
+    with pytest.raises(ValueError, match="night"):
+        fl.book.drawing("rpn/kernel", night=3)
+
+
+def calculated(picture, name):
+    """The expression of a field of a moving picture."""
+    steps = fl.book.drawing(picture)["transform"]
+    return next(step["calculate"] for step in steps if step.get("as") == name)
+
+
 @pytest.mark.parametrize("slower", [0, 7])
 def test_pages_compute_with_the_formula_of_the_package(slower):
     up, down, latency = fl.link.check(**next(iter(fl.link.PRESETS.values())))
     history = history_of(rounds=5, clients=3, up=12345, down=67890)
     sums = {k: np.cumsum(v) for k, v in fl.link.shares(history).items()}
     times = fl.link.time(history, up, down, latency, slower=slower)
-    formula = vega.SECONDS.format(rounds="rounds", row="row")
     speed = SimpleNamespace(up=up, down=down, latency=latency)
     names = {"speed": speed, "slower": slower}
+    total = calculated("index/minutes", "time")
+    _, _, single = calculated("choosing/rivals", "cost").rpartition(" : ")
     for t in range(5):
-        names |= {
-            "rounds": t + 1,
-            "row": SimpleNamespace(**{k: v[t] for k, v in sums.items()}),
-        }
-        assert eval(formula, names) == pytest.approx(times[t])
+        row = SimpleNamespace(round=t + 1, **{k: v[t] for k, v in sums.items()})
+        assert eval(total, names | {"datum": row}) == pytest.approx(times[t])
+        if t == 0:
+            cost = eval(single.removesuffix(")"), names | {"datum": row})
+            assert cost == pytest.approx(times[0])
 
 
 VERDICTS = [
