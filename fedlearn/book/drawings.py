@@ -23,7 +23,7 @@ def drawing(path: str, **values: Any) -> dict[str, Any]:
 
     text = data_path(f"{path}.yaml").read_text(encoding="utf-8")
     looks = {name: getattr(vega, name) for name in LOOKS}
-    looks["SHADES"] = vega.signed()["range"]
+    looks["SHADES"] = vega.shades()
     filled = Template(text).substitute(
         {name: json.dumps(look) for name, look in looks.items()}
     )

@@ -70,16 +70,11 @@ def slider(
     return {"name": name, "value": value, "bind": {**bind, "name": f"{label} "}}
 
 
-def signed(largest: float = 2.0, shades: int = 11) -> dict[str, Any]:
-    """A scale of colours for numbers of both signs: the one of every picture in the
-    book."""
+def shades() -> list[str]:
+    """The colours of numbers of both signs, from the lowest to the highest: those of
+    every picture in the book."""
     import numpy as np
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return {
-        "interpolate": "rgb",
-        "domain": np.linspace(-largest, largest, shades).round(2).tolist(),
-        "range": [to_hex(c) for c in colormaps[SIGNED](np.linspace(0, 1, shades))],
-        "clamp": True,
-    }
+    return [to_hex(colour) for colour in colormaps[SIGNED](np.linspace(0, 1, 11))]
