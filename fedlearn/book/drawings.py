@@ -49,7 +49,11 @@ def give_looks(spec: dict[str, Any], names: list[str]) -> None:
     from ..plot import places
     from . import vega
 
-    looks = {"color": vega.COLOURS, "shape": vega.SHAPES, "strokeDash": vega.DASHES}
+    looks: dict[str, list[Any]] = {
+        "color": vega.COLOURS,
+        "shape": vega.SHAPES,
+        "strokeDash": vega.DASHES,
+    }
     for layer in spec["layer"]:
         encoding = layer.get("encoding", {})
         for channel in looks.keys() & encoding.keys():
