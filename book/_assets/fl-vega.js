@@ -25,7 +25,7 @@
   }
 
   function speak(box, spec, view) {         // names and values of sliders, as they are shown
-    var meta = spec.usermeta || {}, units = meta.units || {}, says = meta.says || {}, moved = meta.moved || {};
+    var meta = spec.usermeta || {}, units = meta.units || {}, says = meta.says || {};
     box.querySelectorAll(".vega-bind").forEach(function (bind) {
       var range = bind.querySelector("input[type=range]"), name = bind.querySelector(".vega-bind-name");
       if (!range || !name) return;
@@ -42,9 +42,6 @@
         };
         view.addSignalListener(says[range.name], say);
       } else { range.addEventListener("input", say); }
-      range.addEventListener("input", function () {
-        Object.keys(moved[range.name] || {}).forEach(function (name) { view.signal(name, moved[range.name][name]).runAsync(); });
-      });
       say();
     });
   }

@@ -19,6 +19,7 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn.book.grids import keep
+from fedlearn.data.sources import data_path
 
 LEVELS = [0.5 * k for k in range(9)]
 SEEDS, CLIENTS, ROUNDS, BATCH = (0, 1, 2), 10, 6, 16
@@ -124,7 +125,12 @@ def main() -> None:
         "grain": shown(grain * spread, top),
         "painted": painted,
     }
-    keep("fed_gkt/noise", columns, "python data/fed_gkt/noise.py", seeds=SEEDS)
+    keep(
+        data_path("fed_gkt", "noise.json"),
+        columns,
+        "python data/fed_gkt/noise.py",
+        seeds=SEEDS,
+    )
 
 
 if __name__ == "__main__":

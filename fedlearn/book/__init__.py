@@ -10,7 +10,7 @@ from typing import Any
 _NAMES = {
     "claims": "by_label difference ends holds ledger ledger_counts opening reached",
     "check": "course given seed",
-    "choosing": "entries fleet rivals standing",
+    "choosing": "entries rivals standing",
     "explorers": "explore explorer",
     "drawings": "drawing",
     "fed_gkt": "crossing painted twenty_rounds watch_maps who_teaches",
@@ -21,7 +21,7 @@ _NAMES = {
     "flower": "engine_rows first_messages watch_message",
     "grids": "grid",
     "heterogeneity": "dirichlet_shares",
-    "index": "cards methods_map minutes three_lines",
+    "index": "accuracy_of_three cards methods_map minutes",
     "pictures": "agreement kernel_rows partition",
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",

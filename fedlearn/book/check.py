@@ -12,7 +12,6 @@ right answer. A test may also yield reasons; the first one that is true is shown
 Reference answers are in ``book/solutions``, a file a chapter.
 """
 
-import csv
 import dis
 import hashlib
 import os
@@ -34,19 +33,8 @@ from ..errors import pick
 from ..files import write_text
 
 CHAPTERS = dict.fromkeys(
-    [
-        "fedavg",
-        "heterogeneity",
-        "wire",
-        "rpn",
-        "fed_kgf",
-        "fed_mmd_fusion",
-        "fed_gkt",
-        "fed_repopt",
-        "flower",
-        "seeing",
-        "choosing",
-    ]
+    "fedavg heterogeneity wire rpn fed_kgf fed_mmd_fusion fed_gkt fed_repopt flower "
+    "seeing choosing".split()
 )
 Function = Callable[..., Any]  # an answer that is a function
 Reasons = Iterator[str | bool | None]  # what a test yields
@@ -64,7 +52,7 @@ class Edition:
     """The state of a class notebook: solutions are hidden, and numbers may be a
     student's own."""
 
-    begun: bool = False
+    hides_solutions: bool = False
     student: str | None = None
     marked: bool = False  # nbgrader has named the student
 
@@ -105,24 +93,15 @@ def empty(answer: Any) -> bool:
     if isinstance(answer, tuple):
         return any(map(empty, answer))
     if isinstance(answer, FunctionType):
-        code = list(dis.get_instructions(answer))
-        idle = {
-            "RESUME",
-            "NOP",
-            "LOAD_CONST",
-            "RETURN_CONST",
-            "RETURN_VALUE",
-            "COPY_FREE_VARS",
-        }
-        constants = [i.argval for i in code if "CONST" in i.opname]
-        return {i.opname for i in code} <= idle and all(
-            c is None or c is ... for c in constants
+        return all(
+            code.argval is None or code.argval is ...
+            for code in dis.get_instructions(answer)
+            if code.opname not in ("RESUME", "COPY_FREE_VARS")
         )
     kind = answer if isinstance(answer, type) else type(answer)
-    if kind.__module__ == "__main__" or isinstance(answer, type):
-        return any(
-            isinstance(m, FunctionType) and empty(m) for m in vars(kind).values()
-        )
+    if kind is answer or kind.__module__ == "__main__":
+        methods = [m for m in vars(kind).values() if isinstance(m, FunctionType)]
+        return any(map(empty, methods))
     return False
 
 
@@ -148,7 +127,7 @@ def course(student: str | None = None) -> None:
     >>> import fedlearn as fl
     >>> fl.book.course(student="ann")  # doctest: +SKIP
     """
-    CLASS.begun = True
+    CLASS.hides_solutions = True
     if student is None or CLASS.marked:
         return
     CLASS.student = student
@@ -281,14 +260,14 @@ class Varied:
         str, tuple[Any, Sequence[Any]]
     ]  # that of the book, and those to draw from
 
-    def given(self) -> dict[str, Any]:
+    def draw(self) -> dict[str, Any]:
         if not seed():
             return {name: book for name, (book, _) in self.numbers.items()}
         dice = random.Random(f"{seed()} {self.build.__module__}.{self.build.__name__}")
         return {name: dice.choice(pool) for name, (_, pool) in self.numbers.items()}
 
     def __call__(self, answer: Any) -> str | None:
-        return self.build(**self.given())(answer)
+        return self.build(**self.draw())(answer)
 
 
 def varied(**numbers: tuple[Any, Sequence[Any]]) -> Callable[[Function], Varied]:
@@ -308,7 +287,7 @@ def given(exercise: str) -> dict[str, Any]:
         raise ValueError(f"The numbers of {exercise} are the same for all.")
     if anonymous():
         raise ValueError(f"The numbers are your own: {NO_ID}.")
-    return test.given()
+    return test.draw()
 
 
 # ---- progress ------------------------------------------------------------------------
@@ -318,38 +297,19 @@ def progress_file() -> Path:
     """Beside the notebooks: in the folder of the book's ``_toc.yml``, or else in
     this one."""
     cwd = Path.cwd()
-    for folder in (cwd, *cwd.parents):
-        if (folder / "_toc.yml").exists():
-            return folder / PROGRESS
-    return cwd / PROGRESS
-
-
-def read_progress() -> dict[str, list[Any]]:
-    """Of each exercise that was checked: is it right ("yes"), and after how many
-    checks."""
-    path = progress_file()
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ",".join(COLUMNS)
-        columns, *rows = csv.reader(text.splitlines())
-        if columns == COLUMNS:
-            return {name: [right, int(checks)] for name, right, checks in rows}
-    except (ValueError, csv.Error):
-        pass
-    raise ValueError(f"{path} has other columns than {', '.join(COLUMNS)}.")
+    folders = [f for f in (cwd, *cwd.parents) if (f / "_toc.yml").exists()]
+    return (folders or [cwd])[0] / PROGRESS
 
 
 def record(verdict: Verdict) -> None:
     """Write a verdict into the file. An exercise that was right once stays right."""
-    with suppress(
-        OSError, ValueError
-    ):  # without a file that can be written there is no record
-        rows = read_progress()
-        row = rows.setdefault(verdict.exercise, ["no", 0])
-        if verdict:
-            row[0] = "yes"
-        row[1] += 1
-        lines = [f"{name},{right},{checks}" for name, (right, checks) in rows.items()]
-        write_text(progress_file(), "\n".join([",".join(COLUMNS), *lines, ""]))
+    # without a file that can be written there is no record
+    with suppress(OSError, ValueError):
+        table = progress()
+        name = verdict.exercise
+        right, checks = table.loc[name] if name in table.index else (False, 0)
+        table.loc[name] = [right or bool(verdict), checks + 1]
+        write_text(progress_file(), table.to_csv(lineterminator="\n"))
 
 
 def progress() -> Any:
@@ -377,10 +337,13 @@ def progress() -> Any:
     """
     import pandas as pd
 
-    rows = pd.DataFrame.from_dict(
-        read_progress(), orient="index", columns=["right", "checks"]
-    )
-    return rows.assign(right=rows["right"] == "yes").rename_axis("exercise")
+    path = progress_file()
+    if not path.exists():
+        return pd.DataFrame(columns=COLUMNS).set_index("exercise")
+    table = pd.read_csv(path, true_values=["yes"], false_values=["no"])
+    if list(table) != COLUMNS:
+        raise ValueError(f"{path} has other columns than {', '.join(COLUMNS)}.")
+    return table.set_index("exercise")
 
 
 @dataclass(frozen=True)
@@ -398,20 +361,12 @@ class Solution:
 
         from .show import inline
 
-        paragraphs = re.split(r"\n\s*\n", self.text.strip())
-        text = "".join(f"<p>{inline(p)}</p>" for p in paragraphs if p)
-        look = HtmlFormatter(
-            classprefix="fl-", nowrap=True
-        )  # colours: book.css, light and dark
-        code = (
-            f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>"
-            if self.code
-            else ""
-        )
-        return (
-            f'<details class="fl '
-            f'fl-solution"><summary>Solution</summary>{text}{code}</details>'
-        )
+        content = "".join(f"<p>{inline(part)}</p>" for part in self.text.split("\n\n"))
+        if self.code:  # its colours, light and dark, are in book.css
+            look = HtmlFormatter(classprefix="fl-", nowrap=True)
+            content += f"<pre>{highlight(self.code, PythonLexer(), look)}</pre>"
+        head = '<details class="fl fl-solution"><summary>Solution</summary>'
+        return f"{head}{content}</details>"
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, (self.text, self.code)))
@@ -427,24 +382,19 @@ def solutions(chapter: str, book: str | Path = "") -> dict[str, Solution]:
         ``answer``.
     """
     cwd = Path.cwd()
-    folders = (
-        [Path(book)]
-        if book
-        else [Path(__file__).parents[2] / "book", cwd, *cwd.parents]
-    )
-    path = next(
-        (p for f in folders if (p := f / "solutions" / f"{chapter}.py").exists()), None
-    )
-    if path is None or CLASS.begun:
+    checkout = Path(__file__).parents[2] / "book"
+    folders = [Path(book)] if book else [checkout, cwd, *cwd.parents]
+    paths = [folder / "solutions" / f"{chapter}.py" for folder in folders]
+    path = next(filter(Path.exists, paths), None)
+    if path is None or CLASS.hides_solutions:
         return {}
-    sections = re.split(
-        r"^# %% *([\w-]+) *$", path.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
+    text = path.read_text(encoding="utf-8")
+    parts = re.split(r"^# %% *([\w-]+) *$", text, flags=re.MULTILINE)
     answers = {}
-    for name, body in zip(sections[1::2], sections[2::2], strict=True):
-        text = re.match(r'\s*"""(.*?)"""', body, flags=re.DOTALL)
-        code = body[text.end() :] if text else body
-        answers[name] = Solution(name, text[1].strip() if text else "", code.strip())
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        words = re.match(r'\s*"""(.*?)"""', body, flags=re.DOTALL)
+        code = body[words.end() :] if words else body
+        answers[name] = Solution(name, words[1].strip() if words else "", code.strip())
     return answers
 
 
@@ -523,12 +473,12 @@ def compared(
 
     value = torch.as_tensor(answer)
 
-    def same(other: Any) -> bool:
+    def equals(other: Any) -> bool:
         return torch.allclose(value, torch.as_tensor(other).to(value.dtype), atol=atol)
 
-    if same(right):
+    if equals(right):
         return None
-    return next((reason for reason, other in wrong.items() if same(other)), otherwise)
+    return next((reason for reason, other in wrong.items() if equals(other)), otherwise)
 
 
 def generator(number: int) -> Any:
@@ -554,7 +504,7 @@ def pair(answer: Any, names: str) -> str | None:
 
 
 def labelled(
-    answer: Any, example: str, call: str, names: tuple[str, ...], about: str
+    answer: Any, example: str, call: str, names: tuple[str, ...], allowed: str
 ) -> str | None:
     """Why an answer is not what ``example`` shows, {label: method}, of methods with
     these names;
@@ -567,5 +517,5 @@ def labelled(
         if not isinstance(method, Method):
             return f"{label} is no method: write {call}, with brackets"
         if method.name not in names:
-            return f"{label} is {method.name}; {about}"
+            return f"{label} is {method.name}; {allowed}"
     return None

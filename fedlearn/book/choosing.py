@@ -1,7 +1,6 @@
-"""Chapter 11, choosing a method: what a fleet pays, and a contest of all methods.
+"""Chapter 11, choosing a method: a contest of all methods.
 
-``python -m fedlearn.book.choosing --jobs 2`` runs what ``data/choosing/chapter.yaml``
-states and
+``python -m fedlearn.book.choosing`` does the runs of ``data/choosing/chapter.yaml`` that
 ``data/choosing/grid.json`` lacks. Each method has the same budget of tuning on each
 split and number of clients: three short runs with values of one of its options, judged
 on validation images, and then whole runs with the best value. The command may be
@@ -10,277 +9,120 @@ average.
 """
 
 import itertools
-import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import link
-from ..history import History
-from ..lab import results
 from ..lab.experiment import Experiment
-from ..lab.recipes import TRIAL_SEED as APART
+from ..lab.recipes import TRIAL_SEED
+from ..lab.results import paired
+from . import grids
 from .check import Function, number, varied
-from .grids import Row, chapter_file, command_line, fill, stored, trained
+from .drawings import drawing, speeds
+from .grids import Row, fill, stored, trained
 
 if TYPE_CHECKING:
     import pandas
 
-
-# ---- my fleet ------------------------------------------------------------------------
-
-# What a family sends, those that lose least in a round first: bytes an entry of the
-# model up and
-# down, and bytes a picture up and down. FedGKT sends 16 maps of 32 x 32 and ten logits;
-# of what RPN
-# pools, nine tenths are in 3 x 3 kernels.
-FAMILIES: dict[str, tuple[float, float, float, float]] = {
-    "dense: FedAvg": (4, 4, 0, 0),
-    "8 bits up: QSGD": (1, 4, 0, 0),
-    "features: FedGKT": (0, 0, 4 * (16 * 32 * 32 + 10), 4 * 10),
-    "signs: signSGD": (0.125, 0.125, 0, 0),
-    "top-k, memory: STC": (0.03, 0.03, 0, 0),
-    "pooling: RPN": (0.8, 0.8, 0, 0),
-}
-# a client; down against up; bits/s; hours
-PICTURES = 500
-FASTER = 4
-SERVER = 1e9
-NIGHT = 8
-# for a client's bytes of one round, `sent` up and `heard` down
-HOURS = (
-    f"rounds * 8 * (max(sent / uplink, clients * sent / {SERVER:.0f})"
-    f" + max(heard / uplink / {FASTER}, clients * heard / {SERVER:.0f})) / 3600"
-)
-
-
-def fleet() -> dict[str, Any]:
-    """The explorer: gigabytes and hours of each family under sliders for model,
-    clients, uplink and rounds. The first three that end within a night are named."""
-    from .vega import (
-        BLUE,
-        DOTTED,
-        GREY,
-        LASTS,
-        ONE,
-        SPEED,
-        alt,
-        heading,
-        layered,
-        slider,
-    )
-
-    keys = ("up", "down", "pictureUp", "pictureDown")
-    values = [
-        {"family": name, "order": k} | dict(zip(keys, sends, strict=True))
-        for k, (name, sends) in enumerate(FAMILIES.items())
-    ]
-    form = "format({0}, ',.2~r')"
-    expressions = {
-        "clients": "round(pow(10, fleet))",
-        "uplink": "pow(10, speed + 6)",
-        "saysSize": f"{form.format('pow(10, size)')} + ' MB'",
-        "saysFleet": form.format("clients"),
-        "saysSpeed": SPEED.format("speed"),
-    }
-    params = [
-        slider("size", "size of the model", 1.6, -1, 3, 0.1),
-        slider("fleet", "clients", 3, 0.5, 4, 0.1),
-        slider("speed", "uplink", 0, -2, 3, 0.1),
-        slider("rounds", "rounds", 100, 10, 1000, 10),
-        *({"name": name, "expr": text} for name, text in expressions.items()),
-    ]
-    weighs = "datum.{0} * pow(10, size + 6) / 4 + datum.picture{1} * " + str(PICTURES)
-    shared = (
-        alt.Chart(alt.InlineData(values=values))
-        .transform_calculate(
-            sent=weighs.format("up", "Up"), heard=weighs.format("down", "Down")
-        )
-        .transform_calculate(
-            hours=HOURS.replace("sent", "datum.sent").replace("heard", "datum.heard"),
-            bytes="clients * rounds * (datum.sent + datum.heard)",
-        )
-        .transform_calculate(fits=f"datum.hours <= {NIGHT} ? 1 : 0")
-        .transform_window(place="sum(fits)", sort=[{"field": "order"}], frame=[None, 0])
-        .transform_calculate(
-            named="datum.fits && datum.place <= 3",
-            x="clamp(log(datum.hours) / LN10, -2, 4.5)",
-            says=(
-                f"format(datum.bytes, '.2~s') + 'B, ' + "
-                f"({LASTS.format('(3600 * datum.hours)')})"
-            ),
-        )
-    )
-    marks = {"1 min": 1 / 60, "1 h": 1, "1 day": 24, "1 month": 720, "1 year": 8760}
-    at = {round(math.log10(hours), 3): name for name, hours in marks.items()}
-    axis = alt.Axis(
-        title=None,
-        values=[*at],
-        labelExpr=f"({json.dumps({f'{k}': v for k, v in at.items()})})[datum.value]",
-        labelOverlap=True,
-    )
-    side = alt.Scale(
-        domain=[-2, 8.5], nice=False
-    )  # with room for the words on the right
-    x = alt.X("x:Q", axis=axis, scale=side)
-    y = alt.Y(
-        "family:N",
-        title=None,
-        sort=[*FAMILIES],
-        axis=alt.Axis(labelLimit=150, grid=False),
-    )
-    named = alt.when("datum.named")
-    night = alt.XDatum(math.log10(NIGHT), type="quantitative")
-    layers = [
-        alt.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(night),
-        alt.Chart()
-        .mark_point(filled=True, opacity=1)
-        .encode(
-            *(x, y),
-            color=named.then(alt.value(BLUE)).otherwise(alt.value(GREY)),
-            shape=named.then(alt.value("diamond")).otherwise(alt.value("circle")),
-            size=named.then(alt.value(220)).otherwise(alt.value(60)),
-            tooltip=["family:N", "says:N"],
-        ),
-        alt.Chart()
-        .transform_filter("datum.named")
-        .mark_text(dx=-15, fontSize=13, fontWeight="bold")
-        .encode(x, y, text="place:Q"),
-        alt.Chart()
-        .mark_text(align="right", fontSize=11, color=GREY)
-        .encode(y, x=alt.value("width"), text="says:N"),
-    ]
-    title = (
-        "saysSize + ', ' + saysFleet + ' clients, ' + saysSpeed + ' "
-        "up, ' + rounds + ' rounds'"
-    )
-    return layered(180, params, layers, shared, title=heading(title))
-
+SPEC = grids.chapter_file("choosing")["contest"]
 
 # ---- the contest: its runs -----------------------------------------------------------
 
-CONTEST = ("split", "clients")
-CELL = (*CONTEST, "method")
-RUN = (*CELL, "value", "seed", "short")
-COLUMNS = (*RUN, "accuracy", "up", "down", "seconds")
-COMMAND = "python -m fedlearn.book.choosing"
+CONTEST = ["split", "clients"]
+CELL = [*CONTEST, "method"]
+RUN = [*CELL, "value", "seed", "short"]
+COLUMNS = [*RUN, "accuracy", "up", "down", "seconds"]
 Cell = tuple[str, int, str]
-
-
-@cache
-def spec() -> dict[str, Any]:
-    """What ``data/choosing/chapter.yaml`` states."""
-    return chapter_file("choosing")
 
 
 def contests() -> Iterator[Cell]:
     """Every (split, number of clients, method), in the order in which they are run.
     First FedAvg with one client, who has all images: training without federation."""
-    stated = spec()
-    yield next(iter(stated["splits"])), 1, "FedAvg"
-    yield from itertools.product(stated["splits"], stated["clients"], stated["methods"])
+    splits = SPEC["splits"]["positions"]
+    yield next(iter(splits)), 1, "FedAvg"
+    yield from itertools.product(splits, SPEC["clients"], SPEC["lines"])
 
 
-def tuning(method: str) -> tuple[str, list[float]]:
-    """The option of a method that is tuned, and its three values."""
-    stated = spec()
-    [option] = stated["methods"][method].get("tune", stated["tune"]).items()
-    return option
+def experiment(
+    split: str, clients: int, method: str, value: float, seed: int, short: bool
+) -> Experiment:
+    """The experiment of a run. A short one sees no test images."""
+    e = grids.experiment(SPEC, method, clients, value, seed, split)
+    return replace(e, **SPEC["short"]) if short else e
 
 
-def experiment(*run: Any) -> Experiment:
-    """What states a run, the values of ``RUN``. A short one sees no test images."""
-    split, clients, method, value, seed, short = run
-    stated = spec()
-    row = spec()["methods"][method]
-    args = stated["shared"] | (stated["short"] if short else {})
-    options = stated["networks"].get(method, {}) | row.get("options", {})
-    options |= {tuning(method)[0]: value}
-    args |= {"partition": stated["splits"][split], "clients": clients, "seed": seed}
-    return Experiment(method=row["method"], options=options, **args)
-
-
-def played(run: tuple) -> list[tuple]:
-    """One run -> its row. One that diverges, or that cannot be, has no accuracy."""
-    e = experiment(*run)
+def rows_of(run: tuple) -> list[tuple]:
+    """The row of a run. One that diverges, or that cannot be, has no accuracy."""
     try:
-        history = trained(e, engine="auto", threads=1)
+        history = trained(experiment(*run), engine="auto", threads=1)
     except ValueError:
         return [(*run, [], None, None, None)]
-    count = [max(1, len(row["clients"])) for row in history.rows]
-    columns = (history.bytes_up, history.bytes_down, history.seconds)
-    up, down, seconds = (float((column / count).mean()) for column in columns)
-    accuracy = [
-        round(row["accuracy"], 4) for row in history.rows if row["accuracy"] is not None
-    ]
-    return [(*run, accuracy, round(up, 1), round(down, 1), round(seconds, 5))]
+    means = {name: float(n.mean()) for name, n in link.shares(history).items()}
+    sizes = round(means["up"], 1), round(means["down"], 1)
+    accuracy = [round(float(share), 4) for share in history.accuracy]
+    return [(*run, accuracy, *sizes, round(means["computing"], 5))]
 
 
 def late(curve: Sequence[float]) -> float:
     """The mean of the last quarter of a run's accuracies, one a round."""
-    rows = [{"round": t, "accuracy": accuracy} for t, accuracy in enumerate(curve, 1)]
-    return History("", rows=rows).late_accuracy()
+    return float(np.mean(curve[int(0.75 * len(curve)) :]))
 
 
-def best(rows: Iterable[Row]) -> dict[Cell, float]:
+def best(rows: list[Row]) -> dict[Cell, float]:
     """(split, clients, method) -> the value whose short run was best by ``late``, of
     equal ones the largest."""
-    found: dict[Cell, tuple[float, float]] = {}
-    for row in rows:
-        if row["short"] and row["accuracy"]:
-            key: Any = tuple(row[k] for k in CELL)
-            found[key] = max(
-                found.get(key, (-1.0, 0.0)), (late(row["accuracy"]), row["value"])
-            )
-    return {key: value for key, (_, value) in found.items()}
+    import pandas
+
+    trials = [row for row in rows if row["short"] and row["accuracy"]]
+    table = pandas.DataFrame(trials)
+    table["late"] = table["accuracy"].map(late)
+    groups = table.sort_values(["late", "value"]).groupby(CELL)
+    return groups["value"].last().to_dict()
 
 
 def short_runs() -> list[tuple]:
     """The runs that choose the methods' values, of a seed that does not compete."""
-    apart = APART + min(spec()["seeds"])
+    seed = TRIAL_SEED + min(SPEC["seeds"])
     return [
-        (*case, value, apart, True)
-        for case in contests()
-        for value in tuning(case[-1])[1]
+        (*cell, value, seed, True)
+        for cell in contests()
+        for value in SPEC["lines"][cell[-1]]["positions"]
     ]
 
 
 def whole_runs(rows: list[Row]) -> list[tuple]:
     """The runs with the best values, the first seed of all before the second of any."""
     values = best(rows)
-    cases = [case for case in contests() if case in values]
-    return [
-        (*case, values[case], seed, False) for seed in spec()["seeds"] for case in cases
-    ]
+    cells = [cell for cell in contests() if cell in values]
+    return [(*cell, values[cell], s, False) for s in SPEC["seeds"] for cell in cells]
 
 
 # ---- the contest: what is read of it -------------------------------------------------
 
-runs = cache(lambda: stored("choosing")[0])
+runs = cache(lambda: stored("choosing"))
 
 
 def entries(short: bool = False) -> "pandas.DataFrame":
     """The stored runs, a row each; ``short`` ones are those that chose the methods'
     values.
 
-        ``rounds`` are those after which the accuracy was measured, ``accuracy`` what
-        was seen there;
-        ``up`` and ``down`` are bytes, ``seconds`` computing, of one client in one
-        round, on average.
-        ``least`` is the smallest ``seconds`` of all such runs of this method with so
-        many clients: runs share their machine with others, and the least disturbed
-        comes nearest. Runs that diverged are not there.
+    ``accuracy`` has a number for each round; ``up`` and ``down`` are bytes, ``seconds``
+    computing, of one client in one round, on average. ``least`` is the smallest
+    ``seconds`` of all such runs of this method with so many clients: runs share their
+    machine with others, and the least disturbed comes nearest. Runs that diverged are
+    left out.
     """
     import pandas
 
-    kept = [row for row in runs() if row["accuracy"] and row["short"] == short]
-    frame = pandas.DataFrame(kept, columns=list(COLUMNS)).drop(columns="short")
-    frame["rounds"] = [[*range(1, len(curve) + 1)] for curve in frame["accuracy"]]
-    frame["least"] = frame.groupby(["clients", "method"])["seconds"].transform("min")
-    return frame
+    rows = [row for row in runs() if row["accuracy"] and row["short"] == short]
+    table = pandas.DataFrame(rows).drop(columns="short")
+    table["least"] = table.groupby(["clients", "method"])["seconds"].transform("min")
+    return table
 
 
 # ---- who is ahead --------------------------------------------------------------------
@@ -288,42 +130,35 @@ def entries(short: bool = False) -> "pandas.DataFrame":
 TIME = "time on this link"
 BYTES = "bytes of one client"
 ROUNDS = "rounds"
-Scores = Mapping[
-    str, Sequence[float]
-]  # method -> a number a seed, the higher the better
+Scores = Mapping[str, Sequence[float]]  # method -> numbers, the higher the better
 
 
-def affordable(
-    runs: "pandas.DataFrame", equal: str, on: str = "3G", slower: float = 1
-) -> Any:
-    """How many looks of each run lie within what 5.5 rounds of FedAvg cost in bytes, or
-    in time on a link; all of them if the rounds are equal."""
-    cost = runs["up"] + runs["down"] if equal == BYTES else 0 * runs["up"]
+def affordable(runs: "pandas.DataFrame", equal: str) -> "pandas.Series":
+    """How many rounds of each run lie within what 5.5 rounds of FedAvg cost in bytes,
+    or in time on 3G; all of them if the rounds are equal."""
+    rounds = runs["accuracy"].map(len)
+    if equal == ROUNDS:
+        return rounds
+    cost = runs["up"] + runs["down"]
     if equal == TIME:
-        up, down, latency = link.check(**link.PRESETS[on])
-        cost = (
-            latency
-            + slower * runs["least"]
-            + 8 * runs["up"] / up
-            + 8 * runs["down"] / down
-        )
-    fedavg = cost.where(runs["method"] == "FedAvg").groupby([runs[k] for k in CONTEST])
-    budget = 5.5 * fedavg.transform("mean") * (1 + 1e-9)
-    looks = zip(runs["rounds"], cost, budget, strict=True)
-    return [sum(t * each <= most for t in rounds) for rounds, each, most in looks]
+        up, down, latency = link.check(**link.PRESETS["3G"])
+        sending = 8 * runs["up"] / up + 8 * runs["down"] / down
+        cost = latency + runs["least"] + sending
+    fedavg = cost.where(runs["method"] == "FedAvg")
+    dense = fedavg.groupby([runs[name] for name in CONTEST]).transform("mean")
+    budget = 5.5 * dense * (1 + 1e-9)
+    return (budget / cost).clip(upper=rounds).astype(int)
 
 
-def scores(*equal: Any) -> "pandas.DataFrame":
+def scores(equal: str) -> "pandas.DataFrame":
     """What the methods, a column each, reached within the budget of ``affordable``: a
-    row for each seed of each contest, (split, clients, seed). Who cannot pay for a
-    round has nothing."""
+    row for each seed of each contest, (split, clients, seed). A method that cannot pay
+    for a round has nothing."""
     whole = entries().query("clients > 1")
-    curves = zip(whole["accuracy"], affordable(whole, *equal), strict=True)
-    whole["score"] = [curve[k - 1] if k else 0.0 for curve, k in curves]
-    keys = [whole[k] for k in (*CONTEST, "seed", "method")]
-    return (
-        whole["score"].groupby(keys, sort=False).first().unstack()[[*spec()["methods"]]]
-    )
+    curves = zip(whole["accuracy"], affordable(whole, equal), strict=True)
+    whole["score"] = [curve[t - 1] if t else 0.0 for curve, t in curves]
+    table = whole.pivot(index=[*CONTEST, "seed"], columns="method", values="score")
+    return table[[*SPEC["lines"]]]
 
 
 def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -334,194 +169,19 @@ def outranks(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def unbeaten(scores: Scores) -> set[str]:
-    """Those that nobody outranks."""
-    every = scores.values()
+    """The methods that no method outranks."""
     return {
-        m
-        for m, score in scores.items()
-        if not any(outranks(other, score) for other in every)
+        method
+        for method, runs in scores.items()
+        if not any(outranks(rival, runs) for rival in scores.values())
     }
 
 
-# ---- the contest: pictures -----------------------------------------------------------
-
-# link.time for a round; up and down are powers of ten of Mbit/s, latency is in ms
-SECONDS = (
-    "latency / 1000 + slower * {row}.sec"
-    " + 8 * {row}.down / pow(10, down + 6) + 8 * {row}.up / pow(10, up + 6)"
-)
-# what one of two budgets costs a round: FedAvg's (`fedavg`) or a line's (`datum`)
-COST = (
-    f"(equal == '{ROUNDS}' ? 1 : equal == '{BYTES}' ? {{row}}.up + "
-    f"{{row}}.down : {SECONDS})"
-)
-
-
-def lines(frame: "pandas.DataFrame") -> list[dict[str, Any]]:
-    """For the explorer, a line a method, split and number of clients: what a round
-    costs, and the accuracies, mean, lowest and highest of the seeds."""
-    federated = frame[frame["clients"] > 1]
-    rows: list[dict[str, Any]] = []
-    for case, runs in federated.groupby(list(CELL), sort=False):
-        split, clients, method = case  # type: ignore[misc]
-        curves = np.array(runs["accuracy"].tolist())
-        first = runs.iloc[0]
-        row = {"split": split, "clients": int(clients), "method": method}
-        row |= {way: round(float(runs[way].mean())) for way in ("up", "down")}
-        row |= {"sec": round(float(first["least"]), 5), "last": first["rounds"][-1]}
-        row |= {"seeds": len(runs)}
-        row |= {
-            k: getattr(curves, k)(0).round(3).tolist() for k in ("mean", "min", "max")
-        }
-        rows.append(row)
-    return rows
-
-
-def rivals(guess: int | None = None) -> dict[str, Any]:
-    """The explorer: who is how accurate within a budget of time, bytes or rounds, as a
-    list whose order moves with the link. ``guess`` is the place of FedAvg that the
-    reader expects; without it FedAvg is hidden until the reader asks to see it."""
-    from . import vega as v
-    from .vega import BLUE, GREY, LASTS, alt, choice, slider
-
-    stated = spec()
-    values = lines(entries())
-    places = len(stated["methods"])
-    if guess is not None and not 1 <= guess <= places:
-        raise ValueError(
-            f"FedAvg's place is a number from 1 to {places}, not {guess!r}."
-        )
-    costs = {
-        f"{r['split']}|{r['clients']}": {k: r[k] for k in ("up", "down", "sec", "last")}
-        for r in values
-        if r["method"] == "FedAvg"
-    }
-    named = {k: link.check(**preset) for k, preset in link.PRESETS.items()}
-    speeds = {
-        k: {"up": math.log10(u) - 6, "down": math.log10(d) - 6, "latency": 1000 * s}
-        for k, (u, d, s) in named.items()
-    }
-    amount = (
-        f"equal == '{ROUNDS}' ? format(limit, '.2~r') + ' rounds' : "
-        f"equal == '{BYTES}' ? "
-        f"format(limit, '.3~s') + 'B of one client' : {LASTS.format('limit')}"
-    )
-    params = [
-        slider("guess", "your guess: place of FedAvg", guess or 1, 1, places, 1),
-        v.tick("reveal", "show FedAvg", guess is not None),
-        choice(
-            "split", "split", [*stated["splits"]], [*stated["splits"]][-1], "select"
-        ),
-        choice("clients", "clients", stated["clients"]),
-        choice("equal", "equal", [TIME, BYTES, ROUNDS], TIME),
-        slider("budget", "budget", -0.56, -3, 0.5, 0.02),  # 5.5 of 20 rounds
-        choice("link", "link", [*speeds], "3G"),
-        slider("slower", "device slower", 1, 0, 50, 1),
-    ]
-    expressions = {
-        k: f"({json.dumps(speeds)})[link].{k}" for k in ("up", "down", "latency")
-    }
-    expressions |= {
-        "fedavg": f"({json.dumps(costs)})[split + '|' + clients]",
-        "limit": f"pow(10, budget) * fedavg.last * {COST.format(row='fedavg')}",
-        "saysBudget": f"format(pow(10, budget), '.2~p') + ' of FedAvg: ' + ({amount})",
-        "saysSlower": "format(slower, '.0f') + ' times'",
-    }
-    params += [{"name": name, "expr": text} for name, text in expressions.items()]
-    fedavg = "datum.method == 'FedAvg'"
-    over = "limit / datum.cost >= datum.last + 1"
-    bold = {"test": "datum.value == 'FedAvg'", "value": "bold"}
-    y = alt.Y(
-        "method:N",
-        title=None,
-        sort={"field": "order", "op": "max", "order": "descending"},
-    )
-    weight = {"condition": bold, "value": "normal"}
-    y = y.axis(
-        labelLimit=180,
-        labelFontSize=11,
-        ticks=False,
-        grid=False,
-        labelFontWeight=weight,
-    )
-
-    def x(field: str) -> alt.X:  # with room for words on the right
-        along = alt.X(f"{field}:Q", title="test accuracy").axis(
-            values=[0, 0.2, 0.4, 0.6, 0.8, 1]
-        )
-        return along.scale(domain=[0, 1.28], nice=False)
-
-    colour = alt.when(fedavg).then(alt.value(BLUE)).otherwise(alt.value(GREY))
-    filled = (
-        alt.when(over).then(alt.value("transparent")).when(fedavg).then(alt.value(BLUE))
-    )
-    filled = filled.otherwise(alt.value(GREY))
-    shape = alt.when(fedavg).then(alt.value("diamond")).otherwise(alt.value("circle"))
-    small = {"fontSize": 11, "color": GREY}
-    known = alt.Chart().transform_filter("datum.done > 0")
-    asked = f"datum.place == min(guess, reveal ? {places} : {places - 1})"
-    guessed = alt.Chart().transform_filter(asked)
-    layers = [
-        known.mark_rule(strokeWidth=2, opacity=0.5).encode(
-            x("lowest"), alt.X2("highest"), y, color=colour
-        ),
-        known.mark_point(size=60, strokeWidth=2, opacity=1).encode(
-            *(x("accuracy"), y),
-            color=colour,
-            fill=filled,
-            shape=shape,
-            tooltip=[
-                "method:N",
-                "seeds:N",
-                "accuracy:N",
-                "lowest:N",
-                "highest:N",
-                "done:N",
-            ],
-        ),
-        alt.Chart()
-        .mark_text(align="right", dx=-2, **small)
-        .encode(y, x=alt.value("width"), text="says:N"),
-        guessed.mark_text(align="left", dx=4, fontWeight="bold", **small).encode(
-            y, x=alt.value(0), text=alt.value("◂ your guess")
-        ),
-    ]
-    shared = (
-        alt.Chart(alt.InlineData(values=values))
-        .transform_filter("datum.split == split && datum.clients == clients")
-        .transform_filter(f"reveal || !({fedavg})")
-        .transform_calculate(
-            cost=COST.format(row="datum"),
-            done="min(datum.last, floor(limit / datum.cost + 1e-9))",
-            accuracy="datum.done > 0 ? datum.mean[datum.done - 1] : null",
-            lowest="datum.done > 0 ? datum.min[datum.done - 1] : null",
-            highest="datum.done > 0 ? datum.max[datum.done - 1] : null",
-            order="datum.done > 0 ? datum.accuracy : -1",
-            says="datum.done + ' of ' + datum.last",
-        )
-        .transform_window(
-            **v.numbered_rows("place", {"field": "order", "order": "descending"})
-        )
-    )
-    return v.layered(
-        17 * places, params, layers, shared, title=v.heading("'within ' + saysBudget")
-    )
-
-
-def gaps(equal: str) -> "pandas.DataFrame":
-    """By how many points the methods, a column each, are above FedAvg in all
-    contests."""
-    reached = 100 * scores(equal)
-    return reached.drop(columns="FedAvg").sub(reached["FedAvg"], axis=0)
-
-
-def verdict(points: Sequence[float]) -> int:
+def verdict(leads: "pandas.Series") -> int:
     """1 if leads, one a seed, are ahead by ``results.paired``, -1 if behind, 0 if
     neither."""
-    lead = results.paired(
-        dict(enumerate(points)), dict.fromkeys(range(len(points)), 0.0)
-    )
-    return lead.sure * (1 if lead.mean > 0 else -1)
+    difference = paired(dict(enumerate(leads)), dict.fromkeys(range(len(leads)), 0.0))
+    return difference.sure * (1 if difference.mean > 0 else -1)
 
 
 def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
@@ -530,26 +190,71 @@ def standing(names: Sequence[str] = ()) -> "pandas.DataFrame":
     import pandas
 
     heads = {"equal rounds": ROUNDS, "equal bytes": BYTES, "on 3G": TIME}
-    found = {
-        head: gaps(equal).groupby(list(CONTEST)).agg(verdict)
-        for head, equal in heads.items()
+    verdicts = {}
+    counts = {}
+    for head, equal in heads.items():
+        points = 100 * scores(equal)
+        leads = points.drop(columns="FedAvg").sub(points["FedAvg"], axis=0)
+        verdicts[head] = leads.groupby(CONTEST).agg(verdict)
+        signs = (verdicts[head] > 0, verdicts[head] < 0)
+        ahead, behind = (sign.sum().astype(str) for sign in signs)
+        counts[head] = ahead + " : " + behind
+    balance = verdicts["equal bytes"].sum()
+    order = balance.sort_values(ascending=False, kind="stable").index
+    rows = [name for name in order if name in (names or order)]
+    return pandas.DataFrame(counts).loc[rows].rename_axis("method").reset_index()
+
+
+# ---- the contest: pictures -----------------------------------------------------------
+
+
+def lines(runs: "pandas.DataFrame") -> list[Row]:
+    """For the explorer, a line a method, split and number of clients: what a round
+    costs, and the accuracies, mean, lowest and highest of the seeds."""
+    rows: list[Row] = []
+    for (split, clients, method), cell in runs.groupby(CELL, sort=False):
+        curves = np.array(cell["accuracy"].tolist())
+        means = cell[["up", "down"]].mean().round().astype(int)
+        row = {"split": split, "clients": int(clients), "method": method}
+        row |= means.to_dict()
+        row |= {"computing": round(cell["least"].iloc[0], 5), "seeds": len(cell)}
+        row["last"] = curves.shape[1]
+        for name in ("mean", "min", "max"):
+            row[name] = getattr(curves, name)(0).round(3).tolist()
+        rows.append(row)
+    return rows
+
+
+def rivals(guess: int | None = None) -> dict[str, Any]:
+    """The explorer: who is how accurate within a budget of time, bytes or rounds, as a
+    list whose order moves with the link. ``guess`` is the place of FedAvg that the
+    reader expects; without it FedAvg is hidden until the reader asks to see it."""
+    places = len(SPEC["lines"])
+    if guess is not None and not 1 <= guess <= places:
+        raise ValueError(
+            f"FedAvg's place is a number from 1 to {places}, not {guess!r}."
+        )
+    values = lines(entries().query("clients > 1"))
+    dense = {
+        f"{row['split']}|{row['clients']}": row
+        for row in values
+        if row["method"] == "FedAvg"
     }
-    counts = {head: its.agg(_ahead_and_behind) for head, its in found.items()}
-    balance = found["equal bytes"].sum()
-    balance = balance[sorted(names, key=[*balance.index].index)] if names else balance
-    first = balance.sort_values(ascending=False, kind="stable").index
-    return pandas.DataFrame(counts).loc[first].rename_axis("method").reset_index()
-
-
-def _ahead_and_behind(verdicts: "pandas.Series") -> str:
-    return f"{(verdicts > 0).sum()} : {(verdicts < 0).sum()}"
+    picture = drawing(
+        "choosing/rivals",
+        guess=guess or 1,
+        reveal=guess is not None,
+        speeds=speeds(),
+        dense=dense,
+    )
+    return picture | {"data": {"values": values}}
 
 
 # ---- exercises -----------------------------------------------------------------------
 
 # bytes allowed, up, down, whole rounds, and what a wrong answer has not seen
 BUDGETS = (
-    (10_000, 1_000, 3_000, 2, "a round that is begun and not ended is worth nothing"),
+    (10_000, 1_000, 3_000, 2, "a round that is started and not ended is worth nothing"),
     (8_000, 1_000, 3_000, 2, "a round that just fits is a round"),
     (3_999, 1_000, 3_000, 0, "not even one round fits"),
     (100, 7, 0, 14, "a method may send nothing down"),
@@ -735,15 +440,7 @@ EXERCISES = {
 }
 
 
-def main() -> None:
-    args = command_line(__doc__).parse_args()
-    stages = [lambda _: short_runs(), whole_runs]
-    fill("choosing", COMMAND, len(RUN), COLUMNS, played, stages, args)
-
-
 if __name__ == "__main__":
-    from fedlearn.book import (
-        choosing,  # processes look functions up where they are imported from
-    )
-
-    choosing.main()
+    COMMAND = "python -m fedlearn.book.choosing"
+    fill("choosing", COLUMNS, short_runs(), rows_of, COMMAND)
+    fill("choosing", COLUMNS, whole_runs(stored("choosing")), rows_of, COMMAND)

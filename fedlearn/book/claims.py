@@ -6,13 +6,13 @@ paper prints is read from the ledger, what was measured here from the stored run
 cell without a run carries the command that fills it. Statements stand under ``holds``:
 what the paper ``says``, the labels of two rows of its recipes, ``one`` and ``other``,
 and what the first should be, ``ahead``, ``level`` or ``no lower``; ``splits`` and
-``data``, if not all; ``runs``, if not those of the three scales.
+``data``, if not all. ``runs`` maps the scales to their stored runs.
 """
 
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from ..files import to_json
 from ..history import MEASURES, History
 from ..lab import ledger as claims
 from ..lab import results
-from ..lab.recipes import SCALES, results_folder
 from ..lab.results import FEW, paired, spread
 from .grids import chapter_file
 from .show import Shown, inline, missing, sortable, table
@@ -48,7 +47,6 @@ PAPERS = {
     "fed_gkt": "FedGKT",
     "fed_repopt": "FedRepOpt",
 }
-HEADS = ("paper", "where", "printed", "recomputed", "verdict", "why")
 VERDICTS = ["inconsistent", "rounding", "not derivable", "matches"]
 
 # ---- the table that opens a chapter --------------------------------------------------
@@ -65,34 +63,31 @@ def printed(claim: str, k: int | list[int]) -> float:
     of its data."""
     entry = _ledger()[claim]
     if isinstance(k, list):
-        return float(entry["data"][k[0]][k[1]])
-    numbers = re.findall(r"[-−]?\d[\d,]*\.?\d*", str(entry["printed"]))
-    if "." not in entry["printed"]:
-        numbers = [n.rstrip(",") for n in numbers]
-    return float(numbers[k].strip(",").replace(",", "").replace("−", "-"))
+        row, column = k
+        return float(entry["data"][row][column])
+    text = str(entry["printed"]).replace("−", "-")
+    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
+    return float(numbers[k].replace(",", ""))
 
 
 def measured(row: dict[str, Any], runs: "pandas.DataFrame") -> list[float]:
-    """One number a seed: the row's measure of the runs with its line's label, and where
-    it says of which task, data set or split (``where``: the beginnings of their names),
-    of those alone."""
-    if runs.empty:
+    """One number a seed: the row's measure of the runs with its line's label. Its
+    ``where`` maps columns, such as the data set, to the beginnings of the names that
+    count."""
+    if row["measure"] not in runs:
         return []
-    chosen = runs["label"].str.lower() == str(row["line"]).lower()
-    for name, starts in row.get("where", {}).items():
-        chosen &= runs[name].str.startswith(tuple(starts))
-    return (
-        runs.loc[chosen, row["measure"]].tolist() if chosen.any() else []
-    )  # no such column
+    chosen = runs["label"].str.lower() == row["line"].lower()
+    for column, starts in row.get("where", {}).items():
+        chosen &= runs[column].str.startswith(tuple(starts))
+    return runs.loc[chosen, row["measure"]].tolist()
 
 
 def stored(name: str) -> "pandas.DataFrame":
     """The runs of a name, a row each; ``up`` are bytes of one client in a round."""
     runs, rounds = results.tables(results.load(name))
     if len(runs):
-        runs["up"] = (
-            (rounds["bytes_up"] / rounds["clients"]).groupby(rounds["run"]).mean()
-        )
+        sizes = rounds["bytes_up"] / rounds["clients"]
+        runs["up"] = sizes.groupby(rounds["run"]).mean()
     return runs
 
 
@@ -106,11 +101,13 @@ def by_label(name: str, **task: Any) -> dict[str, list[History]]:
     return runs
 
 
-def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str:
+def two_measures(
+    last: Sequence[float], late: Sequence[float], form: str = ".3f"
+) -> str:
     """A cell with the two measures of some runs: the last quarter, and in brackets the
     last test, if the quarter has more tests than this.
 
-    >>> both([0.8, 0.6], [0.7, 0.7]), both([0.5], [0.5])
+    >>> two_measures([0.8, 0.6], [0.7, 0.7]), two_measures([0.5], [0.5])
     ('0.700 ± 0.000 (0.700 ± 0.141)', '0.500')
     """
     test = "" if list(last) == list(late) else f" ({spread(last, form)})"
@@ -118,9 +115,9 @@ def both(last: Sequence[float], late: Sequence[float], form: str = ".3f") -> str
 
 
 def reached(histories: Sequence[History]) -> str:
-    """What some runs reached by `both` measures."""
+    """What some runs reached by both measures."""
     last, late = ([h.reached[measure] for h in histories] for measure in MEASURES)
-    return both(last, late)
+    return two_measures(last, late)
 
 
 def dagger(chosen: Iterable[str]) -> str:
@@ -132,34 +129,31 @@ def dagger(chosen: Iterable[str]) -> str:
 def ends(
     name: str, form: str = ".3f", times: float = 1, **only: Any
 ) -> "pandas.DataFrame":
-    """What the stored runs ``name`` reached by `both` measures, ``times`` so much, a
-    row a label and a column a split; of those runs alone that have what ``only`` says,
-    such as
-    ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen on test
-    images."""
+    """What the stored runs ``name`` reached by both measures, ``times`` so much, a
+    row a label and a column a split; of those runs alone that have the values ``only``,
+    such as ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen
+    on test images."""
     runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
-    last, late = MEASURES
 
-    def cell(its: "pandas.DataFrame") -> str:
-        text = both(list(times * its[last]), list(times * its[late]), form)
-        return text + dagger(its["chosen on"])
+    def cell(seeds: "pandas.DataFrame") -> str:
+        last, late = (list(times * seeds[measure]) for measure in MEASURES)
+        return two_measures(last, late, form) + dagger(seeds["chosen on"])
 
-    seeds = runs.set_index(["label", "partition"])[[last, late, "chosen on"]]
-    table = seeds.groupby(level=[0, 1]).apply(cell).unstack()
+    columns = [*MEASURES, "chosen on"]
+    cells = runs.groupby(["label", "partition"])[columns].apply(cell).unstack()
     # in the order in which they are stored
-    table = table.reindex(runs["label"].unique())[runs["partition"].unique()]
+    table = cells.loc[runs["label"].unique(), runs["partition"].unique()]
     return table.fillna("").rename_axis("method")
 
 
-def difference(values: Iterable[float], paper: float | None, digits: int = 4) -> str:
+def difference(values: Sequence[float], paper: float, digits: int) -> str:
     """How far the *mean* over the seeds is from the paper, with its sign: "+0.0012",
-    "0" if they are equal, "" if there is no run or no number in the paper."""
-    seeds = list(values)
-    if not seeds or paper is None:
+    "0" if they are equal, "" if there is no run."""
+    if not values:
         return ""
-    gap = float(np.mean(seeds)) - paper
+    gap = float(np.mean(values)) - paper
     return "0" if gap == 0 else f"{gap:+,.{digits}f}"
 
 
@@ -167,42 +161,37 @@ def opening(number: str, name: str) -> Shown:
     """``fl.book.opening("4.1", "rpn")``: what the paper reports beside what was
     measured here."""
     spec = chapter_file(name)["opening"]
-    compared = spec.get(
-        "compares", list(spec["here"])
-    )  # columns that the paper's number is for
-    runs = {scale: stored(entry["results"]) for scale, entry in spec["here"].items()}
-    seeds: dict[str, set[int]] = {
-        scale: set() for scale in runs
-    }  # how many the rows have
+    scales = spec["here"]
+    runs = {scale: stored(entry["results"]) for scale, entry in scales.items()}
+    seeds: dict[str, list[int]] = {f"here, {scale}": [] for scale in scales}
     rows = []
     for row in spec["rows"]:
         paper = printed(*row["paper"])
+        # counted from the network, or else measured
         counted = [float(claims.evaluate(row["here"]))] if "here" in row else []
-        # of measures four, of counts two, but of whole ones none
-        whole = bool(counted) and all(value.is_integer() for value in (paper, *counted))
+        whole = counted and paper % 1 == counted[0] % 1 == 0
         digits = 0 if whole else 2 if counted else 4
-        line: dict[str, Any] = {"": row["what"], "paper": f"{paper:,.{digits}f}"}
+        cells = {"": row["what"], "paper": f"{paper:,.{digits}f}"}
         last: list[float] = []
-        for scale, entry in spec["here"].items():
-            if scale not in row.get("only", spec["here"]):
-                line[f"here, {scale}"] = ""
-                continue
-            # counted from the network, or else measured
+        for scale, entry in scales.items():
+            column = f"here, {scale}"
             values = counted or measured(row, runs[scale])
-            if not values:
-                line[f"here, {scale}"] = missing(entry["command"].format(**row))
-                continue
-            last = values if scale in compared else last
-            seeds[scale] |= set() if counted else {len(values)}
-            line[f"here, {scale}"] = spread(values, f",.{digits}f")
-        line["difference"] = difference(last, paper, digits)
-        rows.append(line)
-    units = {
-        f"here, {scale}": " to ".join(map(str, sorted({min(n), max(n)}))) + " seeds"
-        for scale, n in seeds.items()
-        if n
-    }
-    return table(number, rows, " ".join(spec["caption"].split()), units)
+            if scale not in row.get("only", scales):
+                cells[column] = ""
+            elif not values:
+                cells[column] = missing(entry["command"].format(**row))
+            else:
+                cells[column] = spread(values, f",.{digits}f")
+                last = values if scale in spec.get("compares", scales) else last
+                seeds[column] += [] if counted else [len(values)]
+        cells["difference"] = difference(last, paper, digits)
+        rows.append(cells)
+    units = {}
+    for column, counts in seeds.items():
+        if counts:
+            ends = sorted({min(counts), max(counts)})
+            units[column] = f"{' to '.join(map(str, ends))} seeds"
+    return table(number, rows, spec["caption"], units)
 
 
 # ---- statements ----------------------------------------------------------------------
@@ -211,27 +200,21 @@ def opening(number: str, name: str) -> Shown:
 def leads(
     runs: "pandas.DataFrame", one: str, other: str, measure: str = MEASURES[1]
 ) -> dict[tuple[str, str], list[float]]:
-    """(data set, split) -> by how many points of accuracy, if nothing else is said by
-    the last quarter, of ``stored`` runs those with the label ``one`` are ahead of those
-    with the label
-    ``other``, a number for each seed that both have."""
-    if runs.empty:
-        return {}
+    """(data set, split) -> by how many points of accuracy, by the last quarter if there
+    is no other ``measure``, runs with the label ``one`` are ahead of those with the
+    label ``other``, a number for each seed of both."""
     keys = ["dataset", "partition", "seed"]
-    ends = runs.assign(label=runs["label"].str.lower()).set_index(["label", *keys])[
-        measure
-    ]
-    ends = ends[~ends.index.duplicated(keep="last")]
+    labels = runs["label"].str.lower()
     first, second = (
         100
-        * ends[ends.index.get_level_values("label") == label.lower()].droplevel("label")
+        * runs[labels == label.lower()].drop_duplicates(keys).set_index(keys)[measure]
         for label in (one, other)
     )
     lead = (first - second).dropna().sort_index()
     return {key: list(seeds) for key, seeds in lead.groupby(level=keys[:2])}
 
 
-def verdict(lead: Sequence[float], wanted: str) -> str:
+def verdict(lead: Sequence[float], claim: str) -> str:
     """ "holds", "does not hold" or "cannot be told", by the 95 % interval of at least
     five seeds; of fewer, in how many it is so.
 
@@ -239,72 +222,69 @@ def verdict(lead: Sequence[float], wanted: str) -> str:
     ('holds', 'in 2 of 2 seeds')
     """
     point = POINT + 1e-9  # 20 of 2,000 images are a point, whatever floats make of it
-    least, most = {
+    limits = {
         "ahead": (0, np.inf),
         "level": (-point, point),
         "no lower": (-point, np.inf),
-    }[wanted]
+    }
+    low, high = limits[claim]
     if len(lead) < FEW:
-        within = sum(least < points <= most for points in lead)
+        within = sum(low < points <= high for points in lead)
         return f"in {within} of {len(lead)} seeds"
-    _, low, high, *_ = gap = paired(
-        dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0)
-    )
-    if least < low and high <= most:
+    gap = paired(dict(enumerate(lead)), dict.fromkeys(range(len(lead)), 0.0))
+    if low < gap.low and gap.high <= high:
         return "holds"
-    fails = high < 0 or (wanted == "level" and gap.sure)
+    fails = gap.high < 0 or (claim == "level" and gap.sure)
     return "does not hold" if fails else "cannot be told"
 
 
-def _points(lead: Sequence[float]) -> str:
-    many = f"; {len(lead)} seeds" if len(lead) >= FEW else ""
-    text = f"({spread(lead, '+.1f')}{many})"
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
+def outcomes(
+    runs: "pandas.DataFrame", statement: dict[str, Any]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Of a statement: each data set and split, the verdict, and the points behind it."""
+    names = statement["one"], statement["other"]
+    last, late = (leads(runs, *names, measure=measure) for measure in MEASURES)
+    pair = runs[runs["label"].str.lower().isin([name.lower() for name in names])]
+    chosen = pair.groupby(["dataset", "partition"])["chosen on"].agg(list)
+    for (data, split), lead in late.items():
+        outcome = verdict(lead, statement["wanted"])
+        by_last_test = verdict(last[data, split], statement["wanted"])
+        seeds = f"; {len(lead)} seeds" if len(lead) >= FEW else ""
+        text = f"({spread(lead, '+.1f')}{seeds})".replace(" ", "\N{NO-BREAK SPACE}")
+        text += f" {OTHERWISE}" * (outcome != by_last_test) + dagger(
+            chosen[data, split]
+        )
+        if data == statement.get("data", data) and split in statement.get(
+            "splits", split
+        ):
+            yield data, split, outcome, text
 
 
 def holds(number: str, name: str) -> Shown:
     """``fl.book.holds("5.11", "fed_kgf")``: the statements and what became of each
     here."""
     spec = chapter_file(name)["holds"]
-    cells: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
-    columns: dict[
-        str, str
-    ] = {}  # its first cell, if it has no runs: the command for them
-    for scale, entry in spec.get("runs", _scales(name)).items():
-        runs, _ = results.tables(results.load(entry["results"]))
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    columns: dict[str, str] = {}  # the command for its runs, if there are none
+    counts: Counter[str] = Counter()
+    for scale, entry in spec["runs"].items():
+        runs = stored(entry["results"])
         if runs.empty:
             columns[scale] = missing(entry["command"])
             continue
         for statement in spec["statements"]:
-            pair = statement["one"], statement["other"]
-            last, of_both = (leads(runs, *pair, measure=m) for m in MEASURES)
-            those = runs[
-                runs["label"].str.lower().isin([label.lower() for label in pair])
-            ]
-            chosen = those.groupby(["dataset", "partition"])["chosen on"].agg(list)
-            for (data, split), lead in of_both.items():
-                asked = data == statement.get("data", data)
-                if asked and split in statement.get("splits", [split]):
-                    column = f"{DATA.get(data, data)}, {scale}"
-                    columns[column] = ""
-                    row = cells.setdefault((statement["says"], split), {})
-                    told, late = (
-                        verdict(x, statement["wanted"])
-                        for x in (lead, last[data, split])
-                    )
-                    signs = f" {OTHERWISE}" * (told != late) + dagger(
-                        chosen[data, split]
-                    )
-                    row[column] = told, _points(lead) + signs
-    rows = [
-        {"the paper says": says, "split": split}
-        | {
-            c: " ".join(row.get(c, ())) or ("" if k else first)
-            for c, first in columns.items()
-        }
-        for k, ((says, split), row) in enumerate((cells or {("", ""): {}}).items())
+            for data, split, outcome, text in outcomes(runs, statement):
+                column = f"{DATA.get(data, data)}, {scale}"
+                columns[column] = ""
+                row = rows.setdefault((statement["says"], split), {})
+                row[column] = f"{outcome} {text}"
+                counts[outcome] += 1
+    lines = [
+        {"the paper says": says, "split": split} | columns | row
+        for (says, split), row in rows.items()
     ]
-    counts = Counter(outcome for row in cells.values() for outcome, _ in row.values())
+    for line in lines[1:]:
+        line |= {column: "" for column, command in columns.items() if command}
     tally = ", ".join(
         f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told")
     )
@@ -317,22 +297,8 @@ def holds(number: str, name: str) -> Shown:
         lies below zero, and *level* neither if it lies above (so far: {tally}). With
         fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test
         says something else. {TESTED}: rates were chosen on test images."""
-    return table(
-        number,
-        rows,
-        " ".join(caption.split()),
-        dict.fromkeys(columns, "points of accuracy"),
-    )
-
-
-def _scales(name: str) -> dict[str, dict[str, str]]:
-    """The stored runs of the three scales of a paper's recipes, and the commands for
-    them."""
-    command = f"fedlearn reproduce {name} --scale"
-    return {
-        scale: {"results": results_folder(name, scale), "command": f"{command} {scale}"}
-        for scale in SCALES
-    }
+    units = dict.fromkeys(columns, "points of accuracy")
+    return table(number, lines, caption, units)
 
 
 # ---- the ledger ----------------------------------------------------------------------
@@ -340,67 +306,63 @@ def _scales(name: str) -> dict[str, dict[str, str]]:
 
 def ledger_counts(number: str, caption: str) -> Shown:
     """How many claims of each paper have each verdict. Readings are counted apart."""
-    rows: list[dict[str, Any]] = []
+    import pandas
+
+    rows = {}
     audited = claims.audit()
     for paper, name in PAPERS.items():
-        of_paper = [r for r in audited if r.claim["paper"] == paper]
-        each = claims.counts(of_paper)
-        readings = sum("reading_of" in r.claim for r in of_paper)
-        rows.append(
-            {"paper": name, "claims": sum(each.values()), **each, "readings": readings}
-        )
-    total = {k: sum(row[k] for row in rows) for k in rows[0] if k != "paper"}
-    rows.append({"paper": "*all*", **total})
-    units = {"readings": "not counted as claims"}
-    return table(number, rows, caption, units)
+        entries = [r for r in audited if r.claim["paper"] == paper]
+        counts = claims.counts(entries)
+        readings = sum("reading_of" in r.claim for r in entries)
+        total = sum(counts.values())
+        rows[name] = {"claims": total, **counts, "readings": readings}
+    frame = pandas.DataFrame(rows).T.rename_axis("paper")
+    frame.loc["*all*"] = frame.sum()
+    return table(number, frame, caption, {"readings": "not counted as claims"})
 
 
-def as_printed(result: claims.Result) -> str:
+def as_printed(claim: dict[str, Any]) -> str:
     """What the paper prints, and how it is read."""
-    c = result.claim
-    read = (
-        f'<span class="fl-read">read: {inline(str(c["read"]))}</span>'
-        if c.get("read")
-        else ""
-    )
-    return inline(str(c["printed"])) + read
+    text = inline(str(claim["printed"]))
+    if claim.get("read"):
+        text += f'<span class="fl-read">read: {inline(str(claim["read"]))}</span>'
+    return text
 
 
-def formula(result: claims.Result) -> str:
-    """The formula, which unfolds the printed figures that it uses."""
-    c = result.claim
-    if not c["formula"]:
-        return ""
-    code = f"<code>{html.escape(c['formula'])}</code>"
-    if "data" not in c:
-        return code
-    figures = html.escape(to_json(c["data"], ensure_ascii=False))
-    return f"<details><summary>{code}</summary><code>data = {figures}</code></details>"
+def reason(claim: dict[str, Any]) -> str:
+    """Why a claim has its verdict, and the formula, which unfolds the printed figures
+    that it uses."""
+    text = inline(claim["why"])
+    code = f"<code>{html.escape(claim['formula'] or '')}</code>"
+    if "data" in claim:
+        figures = html.escape(to_json(claim["data"], ensure_ascii=False))
+        code = f"<summary>{code}</summary><code>data = {figures}</code>"
+        return f"{text}<details>{code}</details>"
+    return text + code if claim["formula"] else text
 
 
-def ledger_row(result: claims.Result, readings: list[claims.Result]) -> list[str]:
+def ledger_row(result: claims.Result, readings: list[claims.Result]) -> dict[str, str]:
     """The cells of a claim as HTML. The last one folds the other readings of the
     claim."""
     claim = result.claim
-    reason = f'<span id="{claim["id"]}">{inline(claim["why"])}</span>{formula(result)}'
+    why = f'<div id="{claim["id"]}">{reason(claim)}</div>'
     if readings:
-        reason += f"<details><summary>{len(readings)} other readings</summary>"
+        why += f"<details><summary>{len(readings)} other readings</summary>"
         for r in readings:
             recomputed = html.escape(claims.show(r.computed))
-            reason += (
-                f'<p id="{r.claim["id"]}">{as_printed(r)} {recomputed}, '
-                f"<b>{r.verdict}</b>: "
+            why += (
+                f'<p id="{r.claim["id"]}">{as_printed(r.claim)} {recomputed}, '
+                f"<b>{r.verdict}</b>: {reason(r.claim)}</p>"
             )
-            reason += f"{inline(r.claim['why'])}{formula(r)}</p>"
-        reason += "</details>"
-    return [
-        PAPERS[claim["paper"]],
-        inline(claim["where"]),
-        as_printed(result),
-        html.escape(claims.show(result.computed)),
-        result.verdict,
-        reason,
-    ]
+        why += "</details>"
+    return {
+        "paper": PAPERS[claim["paper"]],
+        "where": inline(claim["where"]),
+        "printed": as_printed(claim),
+        "recomputed": html.escape(claims.show(result.computed)),
+        "verdict": result.verdict,
+        "why": why,
+    }
 
 
 def ledger(number: str, caption: str) -> Shown:
@@ -411,11 +373,8 @@ def ledger(number: str, caption: str) -> Shown:
     audited = claims.audit()
     readings: dict[str, list[claims.Result]] = {}
     for r in audited:
-        if "reading_of" in r.claim:
-            readings.setdefault(r.claim["reading_of"], []).append(r)
-    first = [r for r in audited if "reading_of" not in r.claim]
-    first.sort(key=lambda r: VERDICTS.index(r.verdict))
+        readings.setdefault(r.claim.get("reading_of", ""), []).append(r)
+    first = sorted(readings.pop(""), key=lambda r: VERDICTS.index(r.verdict))
     rows = [ledger_row(r, readings.get(r.claim["id"], [])) for r in first]
-    frame = pandas.DataFrame(rows, columns=HEADS)
     text = f"Table {number}. {caption}\n{claims.report(audited)}"
-    return sortable(number, frame, caption, "fl-ledger", text)
+    return sortable(number, pandas.DataFrame(rows), caption, text)

@@ -17,15 +17,25 @@ import sys
 import tempfile
 import tomllib
 import unicodedata
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..errors import pick
-from ..files import check_writable, read_yaml, to_json, write_atomically
+from ..files import read_yaml, to_json, write_atomically
 from .check import CHAPTERS, CLASS, Solution, Varied, module_of, solutions
-from .exercises import SOLUTION, Cell, Exercise, exercises, guide, rubric, source
+from .exercises import (
+    CHECKED,
+    SOLUTION,
+    Cell,
+    Exercise,
+    exercises,
+    guide,
+    rubric,
+    source,
+)
 
 ROOT = Path(__file__).parents[2]  # of a checkout, if the package is installed from one
 IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
@@ -89,14 +99,6 @@ KINDS = {
 }
 
 
-def is_check(node: Any) -> bool:
-    """Is it a call of ``fl.check``?"""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in (
-        "fl.check",
-        "fedlearn.check",
-    )
-
-
 def asserted(source: str) -> str:
     """A check's cell with an ``assert`` in it: a marking program gives a cell that
     stops with an error no points, and any other all of them.
@@ -104,23 +106,12 @@ def asserted(source: str) -> str:
     What a cell shows nbgrader reads as a number of points, so the verdict is no longer
     shown.
     """
-    try:
-        body = ast.parse(source).body
-    except SyntaxError as error:
-        raise ValueError(
-            f"a cell with a check must be plain Python ({error.msg})."
-        ) from None
-    match body:
-        case [ast.Expr(value=call)] if is_check(call):
-            name = "verdict"
-        case [ast.Assign([ast.Name(id=name)], call), ast.Expr(ast.Name(id=shown))] if (
-            is_check(call) and shown == name
-        ):
-            pass
-        case _:
-            form = "`fl.check(..)`, or `x = fl.check(..)` above `x`"
-            raise ValueError(f"a cell with a check must be {form}, not {source!r}.")
-    return f"{name} = {ast.get_source_segment(source, call)}\nassert {name}, {name}"
+    check = CHECKED.fullmatch(source.strip())
+    if check is None:
+        form = '`fl.check("..", ..)`, or `x = fl.check("..", ..)` above `x`'
+        raise ValueError(f"a cell with a check must be {form}, not {source!r}.")
+    name = check["name"] or "verdict"
+    return f"{name} = {check['call']}\nassert {name}, {name}"
 
 
 # ---- pages ---------------------------------------------------------------------------
@@ -132,7 +123,7 @@ def linked(text: str, page: Path, pages: set[Path]) -> str:
     def link(match: re.Match[str]) -> str:
         label = match[1] or match[4]
         target = match[2] or match[3]
-        place = target.partition("#")[0]
+        place, _, _ = target.partition("#")
         path = Path(os.path.normpath(page.parent / place)) if place else page
         return match[0] if re.match(r"[a-z]+:", target) or path in pages else label
 
@@ -148,25 +139,22 @@ def new_cell(
     if kind == "code":
         cell |= {"execution_count": None, "outputs": []}
     if grade_id:
-        about: Cell = {"grade": False, "solution": False, "locked": True, "task": False}
-        about |= grade | {"schema_version": 3, "grade_id": grade_id}
-        cell["metadata"] = {"nbgrader": about | ({"points": points} if points else {})}
+        marks: Cell = {"grade": False, "solution": False, "locked": True, "task": False}
+        marks |= grade | {"schema_version": 3, "grade_id": grade_id}
+        cell["metadata"] = {"nbgrader": marks | ({"points": points} if points else {})}
     return cell
 
 
-def by_hand(exercise: Exercise, more: str = "") -> Cell:
+def by_hand(exercise: Exercise, below: str = "") -> Cell:
     """The cell for what is answered on paper."""
     n = exercise.points
-    text = (
-        f"**Your answer** ({n} point{'s' * (n > 1)}, marked by "
-        f"hand):\n\n*Write here.*{more}"
-    )
-    return new_cell(
-        "markdown", text, exercise.name, n, grade=True, solution=True, locked=False
-    )
+    points = f"{n} point{'s' * (n > 1)}, marked by hand"
+    text = f"**Your answer** ({points}):\n\n*Write here.*{below}"
+    grade = {"grade": True, "solution": True, "locked": False}
+    return new_cell("markdown", text, exercise.name, n, **grade)
 
 
-def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, Any]:
+def page_of(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, Any]:
     """A chapter (as parsed JSON) for students: a place for the answer where
     ``fl.solution`` showed what has no check, and nothing where it showed the rest."""
     cells = []
@@ -174,18 +162,16 @@ def strip(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str, A
     for cell in notebook["cells"]:
         text = source(cell)
         if cell["cell_type"] == "markdown":
-            text = linked(text, page, pages)
-        elif cell["cell_type"] == "code" and (shown := SOLUTION.search(text)):
-            text = SOLUTION.sub("", text).rstrip("\n")
-            if not text:
-                if exercise := paper.get(shown[1].strip("\"' ")):
-                    cells.append(
-                        by_hand(exercise) | {k: cell[k] for k in ("id",) if k in cell}
-                    )
-                continue
-        if cell["cell_type"] == "code":
-            text = IMPORT.sub("import fedlearn as fl\n\nfl.book.course()", text)
-        cells.append({**cell, "source": text})
+            cells.append(cell | {"source": linked(text, page, pages)})
+            continue
+        solution = SOLUTION.search(text)
+        code = IMPORT.sub(BEGIN, SOLUTION.sub("", text).rstrip("\n"))
+        if code or not solution:
+            cells.append(cell | {"source": code})
+        elif solution[1] in paper:
+            cells.append(
+                by_hand(paper[solution[1]]) | {"id": cell.get("id", solution[1])}
+            )
     return {**notebook, "cells": cells}
 
 
@@ -198,31 +184,28 @@ def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[
     home: dict[str, str] = {}
     for cell in cells:
         lines = source(cell).split("\n")
-        try:
-            body = ast.parse("\n".join(lines)).body
-        except SyntaxError:  # a command of IPython
-            continue
-        for node in body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                first = min(part.lineno for part in (node, *node.decorator_list))
-                home[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+        with suppress(SyntaxError):  # a command of IPython
+            for node in ast.parse(source(cell)).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    first = min(part.lineno for part in (node, *node.decorator_list))
+                    home[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
     needed: set[str] = set()
-    while new := {w for w in words - answered if w in home} - needed:
+    new = words & home.keys() - answered
+    while new:
         needed |= new
-        words = {w for name in new for w in re.findall(r"\w+", home[name])}
+        words = set(re.findall(r"\w+", " ".join(home[name] for name in new)))
+        new = words & home.keys() - answered - needed
     return [text for name, text in home.items() if name in needed]
 
 
-def reference(exercise: Exercise, answer: Solution | None) -> str:
+def reference(check: Cell, answer: Solution | None) -> str:
     """The code of a reference answer, under the name that the check takes."""
     if answer is None:
         return "# the reference answer: fedlearn classroom --instructor"
-    taken = next(
-        filter(is_check, ast.walk(ast.parse(source(exercise.check or {}))))
-    ).args[1]  # type: ignore
-    return answer.code + (
-        "" if isinstance(taken, ast.Call) else f"\n{ast.unparse(taken)} = answer"
-    )
+    call = CHECKED.fullmatch(source(check).strip())
+    if call is None or call["answer"].endswith("()"):
+        return answer.code
+    return f"{answer.code}\n{call['answer']} = answer"
 
 
 def question(
@@ -237,13 +220,16 @@ def question(
     def block(head: str, *cells: Cell) -> list[Cell]:
         if kind != "otter":
             return [*cells]
-        first = f"# BEGIN {head}"
-        last = f"# END {head.split()[0]}"
-        return [new_cell("raw", first), *cells, new_cell("raw", last)]
+        first, _, _ = head.partition("\n")
+        raw = [
+            new_cell("raw", f"# {word}") for word in (f"BEGIN {head}", f"END {first}")
+        ]
+        return [raw[0], *cells, raw[1]]
 
     if exercise.check:
         stub = [source(exercise.answer)] if exercise.answer else []
-        text = "\n".join([*stub, begin, reference(exercise, answer), end])
+        code = reference(exercise.check, answer)
+        text = "\n".join([*stub, begin, code, end])
         cell = new_cell("code", text, name, solution=True, locked=False)
         check = asserted(source(exercise.check))
         test = new_cell("code", check, f"{name}-check", points, grade=True)
@@ -254,68 +240,60 @@ def question(
     else:
         region = ["", "", begin, rubric(exercise, answer), end]
         cells = [by_hand(exercise, "\n".join(region))]
-    head = (
-        f"QUESTION\nname: {name}\npoints: {points}\nmanual: "
-        f"{str(not exercise.check).lower()}"
-    )
+    manual = str(not exercise.check).lower()
+    head = f"QUESTION\nname: {name}\npoints: {points}\nmanual: {manual}"
     return block(head, new_cell("markdown", prompt), *cells)
 
 
 def varied(name: str) -> Varied | None:
     """The test of an exercise, if its numbers may be a student's own."""
-    test = (
-        module_of(name).EXERCISES.get(name) if name.split("-")[0] in CHAPTERS else None
-    )
+    if name.split("-")[0] not in CHAPTERS:
+        return None
+    test = module_of(name).EXERCISES.get(name)
     return test if isinstance(test, Varied) else None
 
 
-def copy_of(
+def assignment(
     notebook: dict[str, Any],
     stem: str,
     kind: str,
     answers: dict[str, Solution],
-    seeded: bool = False,
-) -> Any:
-    """The assignment of a chapter, with its set-up and the reference answers; ``None``
-    for a chapter without exercises."""
-    asked = exercises(notebook["cells"])
-    if not asked:
-        return None
-    code = [c for c in notebook["cells"] if c["cell_type"] == "code"]
-    first = next((k for k, c in enumerate(code) if IMPORT.search(source(c))), -1) + 1
-    prompts = [linked(e.prompt, Path(), set()) for e in asked]
-    words = {*re.findall(r"\w+", " ".join(re.findall("`(.*?)`", " ".join(prompts))))}
-    stubs = "\n".join(source(e.answer) for e in asked if e.answer)
-    named = {*re.findall(r"^(?:def |class )?(\w+)", stubs, re.MULTILINE)}
+    seeded: bool,
+) -> dict[str, Any]:
+    """The assignment of a chapter with exercises: its set-up, and the exercises with
+    the reference answers."""
+    questions = exercises(notebook["cells"])
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    first = next((k for k, c in enumerate(code, 1) if IMPORT.search(source(c))), 0)
+    prompts = {e.name: linked(e.prompt, Path(), set()) for e in questions}
+    quoted = " ".join(re.findall("`(.*?)`", " ".join(prompts.values())))
+    stubs = "\n".join(source(e.answer) for e in questions if e.answer)
+    answered = {*re.findall(r"^(?:def |class )?(\w+)", stubs, re.MULTILINE)}
+    helpers = definitions(code[first:], {*re.findall(r"\w+", quoted)}, answered)
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
-    cells = [
-        new_cell(
-            "markdown", f"# {heading[1] if heading else stem}: exercises\n\n{ABOUT}"
-        )
-    ]
+    title = heading[1] if heading else stem
+    cells = [new_cell("markdown", f"# {title}: exercises\n\n{ABOUT}")]
     if kind == "otter":
-        tried = (
-            bool(answers) and not seeded
-        )  # reference answers belong to the book's numbers
-        run = (
-            f"run_tests: {str(tried).lower()}\ngenerate: "
-            f"true\nexport_cell:\n  pdf: false"
-        )
-        cells.insert(0, new_cell("raw", f"# ASSIGNMENT CONFIG\nname: {stem}\n{run}"))
-    setup = [*map(source, code[:first]), *definitions(code[first:], words, named)]
-    cells += [new_cell("code", STUDENT)] * seeded
+        # reference answers belong to the book's numbers
+        tested = str(bool(answers) and not seeded).lower()
+        text = f"# ASSIGNMENT CONFIG\nname: {stem}\nrun_tests: {tested}\n"
+        text += "generate: true\nexport_cell:\n  pdf: false"
+        cells.insert(0, new_cell("raw", text))
+    if seeded:
+        cells.append(new_cell("code", STUDENT))
     begin = SEEDED if seeded else BEGIN
-    for k, text in enumerate(setup):
+    for k, text in enumerate([*map(source, code[:first]), *helpers]):
         cells.append(new_cell("code", IMPORT.sub(begin, text), f"{stem}-setup-{k}"))
-    for exercise, prompt in zip(asked, prompts, strict=True):
-        if seeded and varied(exercise.name):
+    for e in questions:
+        if seeded and varied(e.name):
             text = "# your own numbers, in place of those in the text below\n"
-            text += f'fl.book.given("{exercise.name}")'
-            cells.append(new_cell("code", text, f"{exercise.name}-given"))
-        cells += question(exercise, prompt, kind, answers.get(exercise.name))
-    cells = [{"id": f"{stem}-{k:03}", **cell} for k, cell in enumerate(cells)]
-    if kind == "otter":  # which has marks of its own
-        cells = [cell | {"metadata": {}} for cell in cells]
+            text += f'fl.book.given("{e.name}")'
+            cells.append(new_cell("code", text, f"{e.name}-given"))
+        cells += question(e, prompts[e.name], kind, answers.get(e.name))
+    for k, cell in enumerate(cells):
+        cell["id"] = f"{stem}-{k:03}"
+        if kind == "otter":  # which has marks of its own
+            cell["metadata"] = {}
     return {**notebook, "cells": cells}
 
 
@@ -327,37 +305,33 @@ def roster(path: str | Path) -> list[str]:
     and of what was handed in."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-        separator = max(",;\t", key=text.partition("\n")[0].count)
-        head, *rows = [*csv.reader(io.StringIO(text), delimiter=separator)] or [[]]
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not in UTF-8: save it as CSV in UTF-8.") from None
-    except csv.Error as error:
-        raise ValueError(f"{path} is no CSV ({error}).") from None
-    names = [name.strip().lower().replace(" ", "_") for name in head]
-    column = next((names.index(name) for name in COLUMNS if name in names), None)
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    rows = csv.DictReader(io.StringIO(text), delimiter=separator)
+    heads = {
+        name.strip().lower().replace(" ", "_"): name for name in rows.fieldnames or ()
+    }
+    column = next((heads[name] for name in COLUMNS if name in heads), None)
     if column is None:
-        raise ValueError(
-            f"{path} has no column with the ids, named {' or '.join(COLUMNS)}."
-        )
-    ids: dict[str, str] = {}
-    for line, row in enumerate(rows, 2):
-        if not "".join(row).strip():
-            continue
-        name = unicodedata.normalize("NFC", "".join(row[column : column + 1])).strip()
+        allowed = " or ".join(COLUMNS)
+        raise ValueError(f"{path} has no column with the ids, named {allowed}.")
+    names = (unicodedata.normalize("NFC", row[column] or "") for row in rows)
+    students = [name.strip() for name in names]
+    if not students:
+        raise ValueError(f"{path} has no students.")
+    before = set()
+    for name in students:
         if not name:
-            raise ValueError(f"{path} has no id in line {line}.")
+            raise ValueError(f"{path} has a row without an id.")
         dots = "." in (name[0], name[-1])
         long = len(name.encode()) > 200
         if dots or long or not name.isprintable() or set(name) & set('/\\:*?"<>|'):
-            raise ValueError(
-                f"{path}: {name!r} in line {line} cannot be the name of a folder."
-            )
-        if name.casefold() in ids:
-            raise ValueError(f"{path} has the id {name} twice, in line {line} again.")
-        ids[name.casefold()] = name
-    if not ids:
-        raise ValueError(f"{path} has no students.")
-    return [*ids.values()]
+            raise ValueError(f"{path}: {name!r} cannot be the name of a folder.")
+        if name.casefold() in before:
+            raise ValueError(f"{path} has the id {name} twice.")
+        before.add(name.casefold())
+    return students
 
 
 def numbers(students: list[str], names: list[str]) -> str:
@@ -365,17 +339,15 @@ def numbers(students: list[str], names: list[str]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["student", "exercise", "given", "answer"])
+    tests = {name: test for name in names if (test := varied(name))}
     before = CLASS.student
     for student in students:
         CLASS.student = student
-        for name in names:
-            if test := varied(name):
-                parameters = test.given()
-                right = inspect.getclosurevars(test.build(**parameters)).nonlocals[
-                    "expected"
-                ]
-                values = ", ".join(f"{k} {v}" for k, v in parameters.items())
-                rows.writerow([student, name, values, right])
+        for name, test in tests.items():
+            drawn = test.draw()
+            right = inspect.getclosurevars(test.build(**drawn)).nonlocals["expected"]
+            values = ", ".join(f"{key} {value}" for key, value in drawn.items())
+            rows.writerow([student, name, values, right])
     CLASS.student = before
     return text.getvalue()
 
@@ -388,28 +360,24 @@ def wheel(folder: Path) -> list[str]:
     requirements.txt with it and with the versions that the book was made with."""
     if not (ROOT / "pyproject.toml").exists():
         return [f"fedlearn=={__version__}"]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
-    with (
-        tempfile.TemporaryDirectory() as place
-    ):  # building leaves files beside the package
+    with tempfile.TemporaryDirectory() as place:  # building leaves files behind
+        unwanted = shutil.ignore_patterns("__pycache__", "cache")
         for name in ("fedlearn", "data"):
-            unwanted = shutil.ignore_patterns("__pycache__", "cache")
             shutil.copytree(ROOT / name, Path(place, name), ignore=unwanted)
-        for name in ("pyproject.toml", project["readme"], *project["license-files"]):
-            shutil.copy(ROOT / name, place)
-        flags = (
-            "wheel --no-deps --no-build-isolation --no-index --quiet --wheel-dir"
-        ).split()
-        command = [sys.executable, "-m", "pip", *flags, str(folder), place]
+        for path in ROOT.glob("[!.]*"):
+            if path.is_file():
+                shutil.copy(path, place)
+        flags = "--no-deps --no-build-isolation --no-index --quiet --wheel-dir".split()
+        command = [sys.executable, "-m", "pip", "wheel", *flags, str(folder), place]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+        last = done.stderr.strip().rpartition("\n")[2]
         raise ValueError(f"The package cannot be built for the course: {last}")
-    locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
     pins = [
-        f"{p['name']}=={p['version']}\n" for p in locked if "registry" in p["source"]
+        f"{package['name']}=={package['version']}\n"
+        for package in lock["package"]
+        if "registry" in package["source"]
     ]
     (folder / "constraints.txt").write_text("".join(pins), encoding="utf-8")
     built = next(folder.glob("*.whl")).name
@@ -420,33 +388,36 @@ def read(path: Path) -> dict[str, Any]:
     """A notebook; ``ValueError`` if it is none."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        for cell in notebook["cells"]:
-            source(cell), cell["cell_type"], cell.get("metadata", {}).get("nbgrader")
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return notebook | {"cells": list(notebook["cells"])}
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no notebook ({error!r}).") from None
-    return notebook
 
 
-def chapters(folder: Path) -> dict[str, Path]:
-    """The notebooks of a folder, by their names."""
-    if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}.")
-    paths = [p for p in sorted(folder.rglob("*.ipynb")) if kept(p.relative_to(folder))]
-    if not paths:
-        raise ValueError(f"There are no notebooks in {folder}.")
-    named = {p.stem: p for p in paths}
-    for path in paths:
-        if named[path.stem] != path:
-            raise ValueError(
-                f"Two notebooks have the name {path.name}: give each its own."
-            )
-    return named
+def chapters(files: dict[Path, Path]) -> dict[str, Path]:
+    """The notebooks among the files of a book, by their names."""
+    pages: dict[str, Path] = {}
+    for page in files:
+        if page.suffix == ".ipynb":
+            if page.stem in pages:
+                raise ValueError(f"Two notebooks have the name {page.name}.")
+            pages[page.stem] = page
+    if not pages:
+        raise ValueError("There are no notebooks in the folder of the book.")
+    return pages
 
 
-def kept(path: Path) -> bool:
+def is_public(path: Path) -> bool:
     """Is a file of the book, with its path below the book's folder, one for
     students?"""
     return not any(part in LEFT_OUT or part.startswith(".") for part in path.parts)
+
+
+def front(folder: Path, setup: str) -> tuple[str, str]:
+    """The course's README, and the page on the set-up: a course has no ``make``."""
+    readme = (folder / "teach" / "students.md").read_text(encoding="utf-8")
+    begin = readme[readme.index("## ") :]
+    ways = re.compile(r"^## Three ways.*?(?=^## )", re.MULTILINE | re.DOTALL)
+    return readme, ways.sub(lambda _: f"{begin}\n", setup, count=1)
 
 
 def make(
@@ -479,97 +450,80 @@ def make(
     out = Path(out)
     copies, *_ = pick(kind, KINDS, "kind of course")
     students = roster(seed_from) if seed_from else []
-    one = Path(os.path.realpath(folder))
-    other = check_writable(out / "a").parent
-    if one == other or one in other.parents or other in one.parents:
+    book = folder.resolve()
+    course = out.resolve()
+    if book.is_relative_to(course) or course.is_relative_to(book):
         raise ValueError(
             f"The folders {folder} and {out} overlap; name one outside of the other."
         )
-    notebooks = chapters(folder)
-    texts = {}
-    asked = {}
-    files = {p.relative_to(folder): p for p in sorted(folder.rglob("*")) if p.is_file()}
-    files = {name: path for name, path in files.items() if kept(name)}
-    if students:  # are nobody else's business
-        files = {
-            name: path for name, path in files.items() if not path.samefile(seed_from)
-        }
-    answers = {
-        n: s for c in CHAPTERS if instructor for n, s in solutions(c, folder).items()
+    private = [Path(seed_from).resolve()] if seed_from else []
+    files = {
+        path.relative_to(folder): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.resolve() not in private
     }
-    for stem, path in notebooks.items():
-        page = path.relative_to(folder)
-        notebook = read(path)
+    files = {name: path for name, path in files.items() if is_public(name)}
+    answers: dict[str, Solution] = {}
+    for chapter in CHAPTERS if instructor else ():
+        answers |= solutions(chapter, folder)
+    texts = {}
+    questions = {}
+    for stem, page in chapters(files).items():
+        notebook = read(files[page])
         try:
-            texts[page] = as_text(strip(notebook, page, {*files}))
-            asked[page] = exercises(notebook["cells"])
-            copied = copy_of(notebook, stem, kind, answers, bool(students))
+            texts[page] = as_text(page_of(notebook, page, {*files}))
+            questions[page] = exercises(notebook["cells"])
+            if questions[page]:
+                graded = assignment(notebook, stem, kind, answers, bool(students))
+                name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
+                texts[Path(copies, name)] = as_text(graded)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        if copied:
-            name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
-            texts[Path(copies, name)] = as_text(copied)
-    for page in (name for name in files if name.suffix == ".md"):
-        texts[page] = linked(files[page].read_text(encoding="utf-8"), page, {*files})
-    guides = folder / "teach"
+            raise ValueError(f"{files[page]}: {error}") from None
+    for page, path in files.items():
+        if page.suffix == ".md":
+            texts[page] = linked(path.read_text(encoding="utf-8"), page, {*files})
     if kind == "nbgrader":
         texts[Path("nbgrader_config.py")] = NBGRADER
-    if (guides / "students.md").exists():
-        text = texts[Path("README.md")] = (guides / "students.md").read_text(
-            encoding="utf-8"
-        )
-        if (page := Path("setup.md")) in texts:  # a course has no `make`
-            begin = text[text.index("## ") :] + "\n"
-            ways = r"^## Three ways.*?(?=^## )"
-            texts[page] = re.sub(
-                ways, lambda _: begin, texts[page], count=1, flags=re.M | re.S
-            )
-    for place in (folder.parent, ROOT):
-        if (folder / "_toc.yml").exists() and (place / "_config.yml").exists():
-            texts.setdefault(Path("_config.yml"), configuration(place / "_config.yml"))
+    if (folder / "teach").exists():
+        setup = Path("setup.md")
+        texts[Path("README.md")], texts[setup] = front(folder, texts[setup])
+    if (folder / "_toc.yml").exists():
+        configs = [place / "_config.yml" for place in (folder.parent, ROOT)]
+        texts[Path("_config.yml")] = configuration(next(filter(Path.exists, configs)))
     if instructor:
-        texts |= {
-            Path("instructor", n): t for n, t in guide(folder, asked, answers).items()
-        }
+        guides = guide(folder, questions, answers)
         if students:
-            names = [e.name for page in asked.values() for e in page]
-            texts[Path("instructor", "numbers.csv")] = numbers(students, names)
+            names = [e.name for page in questions.values() for e in page]
+            guides["numbers.csv"] = numbers(students, names)
+        texts |= {Path("instructor", name): text for name, text in guides.items()}
+    contents = {name: path.read_bytes() for name, path in files.items()}
     with tempfile.TemporaryDirectory() as built:
         extras = ["otter-grader>=7,<8"] if kind == "otter" else []
         texts[Path("requirements.txt")] = "\n".join([*wheel(Path(built)), *extras, ""])
-        files |= {Path(p.name): p for p in Path(built).iterdir()}
-        targets = {
-            out / name: texts.get(name, files.get(name)) for name in {**files, **texts}
-        }
-        for path in targets:
-            if (
-                other not in (leads := check_writable(path)).parents
-            ):  # a link, maybe to the source
-                raise ValueError(f"{path} leads to {leads}, which is not in {out}.")
-        existing = [str(path) for path in targets if path.exists()]
-        if existing and not force:
+        contents |= {Path(p.name): p.read_bytes() for p in Path(built).iterdir()}
+    contents |= {name: text.encode() for name, text in texts.items()}
+    for page in contents:
+        path = out / page
+        if not path.resolve().is_relative_to(course):  # a link, maybe to the book
             raise ValueError(
-                f"{existing[0]} is there already; with --force it is written anew."
+                f"{path} leads to {path.resolve()}, which is not in {out}."
             )
-        for path, content in targets.items():
-            write_atomically(path, partial(fill, content))
-    return [*targets]
+        if path.exists() and not force:
+            raise ValueError(
+                f"{path} is there already; with --force it is written anew."
+            )
+    for page, content in contents.items():
+        write_atomically(out / page, partial(Path.write_bytes, data=content))
+    return [out / page for page in contents]
 
 
 def as_text(notebook: dict[str, Any]) -> str:
     """A notebook as Jupyter writes it, a line of a cell in a line of the file."""
     cells = [
-        c | {"source": source(c).splitlines(keepends=True)} for c in notebook["cells"]
+        cell | {"source": source(cell).splitlines(keepends=True)}
+        for cell in notebook["cells"]
     ]
     return to_json({**notebook, "cells": cells}, indent=1, ensure_ascii=False) + "\n"
-
-
-def fill(content: str | Path | None, target: Path) -> None:
-    """Write a text, or copy a file."""
-    if isinstance(content, Path):
-        shutil.copyfile(content, target)
-    else:
-        target.write_text(content or "", encoding="utf-8")
 
 
 def configuration(path: Path) -> str:
@@ -578,11 +532,9 @@ def configuration(path: Path) -> str:
     import yaml
 
     config = read_yaml(path)
-    for name in ("repository", "launch_buttons"):
-        config.pop(name, None)
-    extensions = config.get("sphinx", {}).get("local_extensions", {})
-    for name in [*extensions]:
-        extensions.pop(name)
-        if kept(Path(f"{name}.py")):
-            extensions[name] = "_ext"
+    config.pop("repository", None)
+    config.pop("launch_buttons", None)
+    extensions = config["sphinx"]["local_extensions"]
+    names = [name for name in extensions if is_public(Path(f"{name}.py"))]
+    config["sphinx"]["local_extensions"] = dict.fromkeys(names, "_ext")
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)

@@ -6,10 +6,11 @@ from typing import Any
 
 import yaml
 
+from .. import link
 from ..data.sources import data_path
 from ..errors import pick
 
-LOOKS = "AMBER BLUE BOLD DOTTED GREEN GREY ORANGE PINK WORDS".split()
+LOOKS = "AMBER BLUE BOLD DOTTED GREEN GREY ORANGE PINK SKY WORDS".split()
 
 
 def drawing(path: str, **values: Any) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def drawing(path: str, **values: Any) -> dict[str, Any]:
 
     text = data_path(f"{path}.yaml").read_text(encoding="utf-8")
     looks = {name: getattr(vega, name) for name in LOOKS}
-    looks["SHADES"] = vega.signed()["range"]
+    looks["SHADES"] = vega.shades()
     filled = Template(text).substitute(
         {name: json.dumps(look) for name, look in looks.items()}
     )
@@ -33,3 +34,30 @@ def drawing(path: str, **values: Any) -> dict[str, Any]:
     layers = spec.pop("layer")
     frame = vega.layered(spec.pop("height"), params.values(), (), **spec)
     return frame | {"layer": layers}
+
+
+def speeds() -> dict[str, dict[str, float]]:
+    """The links of ``link.PRESETS``: bits a second up and down, seconds of latency."""
+    columns = ("up", "down", "latency")
+    links = {name: link.check(**preset) for name, preset in link.PRESETS.items()}
+    return {name: dict(zip(columns, n, strict=True)) for name, n in links.items()}
+
+
+def give_looks(spec: dict[str, Any], names: list[str]) -> None:
+    """Give each line of a chart, a method of these ``names``, the look that it has in
+    all pictures (``plot.places``)."""
+    from ..plot import places
+    from . import vega
+
+    looks: dict[str, list[Any]] = {
+        "color": vega.COLOURS,
+        "shape": vega.SHAPES,
+        "strokeDash": vega.DASHES,
+    }
+    for layer in spec["layer"]:
+        encoding = layer.get("encoding", {})
+        for channel in looks.keys() & encoding.keys():
+            values = looks[channel]
+            ranged = [values[k % len(values)] for k in places(names)]
+            scale = {"domain": names, "range": ranged}
+            encoding[channel] = encoding[channel] | {"scale": scale}

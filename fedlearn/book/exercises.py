@@ -12,8 +12,14 @@ from typing import Any
 from .check import CHAPTERS, Solution, Varied, module_of
 
 Cell = dict[str, Any]
-SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\((.*)\)[ \t]*\n?", re.MULTILINE)
-CHECK = re.compile(r"\b(?:fl|fedlearn)\.check\(\s*[\"']([\w-]+)")
+SOLUTION = re.compile(r"^(?:fl|fedlearn)\.solution\([\"'](.*)[\"']\)[ \t]*\n?", re.M)
+# `fl.check("exercise", answer)`, or `x = fl.check("exercise", answer)` above `x`
+CHECKED = re.compile(
+    r"(?:(?P<name>\w+) = )?"
+    r"(?P<call>(?:fl|fedlearn)\.check\(\s*[\"'](?P<exercise>[\w-]+)[\"'],"
+    r"\s*(?P<answer>.*?),?\s*\))(?:\n(?P=name))?",
+    re.DOTALL,
+)
 PROMPT = re.compile(r"^(?:> ★+ \*\*[^\n]*Exercise|#{2,4} Exercise)", re.MULTILINE)
 
 
@@ -30,7 +36,8 @@ class Exercise:
     @property
     def points(self) -> int:
         """One for each star."""
-        return len(re.search("★*", self.prompt[self.prompt.find("★") :])[0]) or 1  # type: ignore
+        stars = re.search("★+", self.prompt)
+        return len(stars[0]) if stars else 1
 
 
 def source(cell: Cell) -> str:
@@ -45,20 +52,21 @@ def exercises(cells: Iterable[Cell]) -> list[Exercise]:
     answers = {}
     checked = set()
     for cell in cells:
-        text = source(cell)
+        text = source(cell).strip()
         grade = cell.get("metadata", {}).get("nbgrader", {})
         name = grade.get("grade_id", "").removesuffix("-check")
-        shown = SOLUTION.fullmatch(text.strip() + "\n")
-        checked.update(CHECK.findall(text))
         if cell["cell_type"] == "markdown":
             starts = [match.start() for match in PROMPT.finditer(text)]
-            prompt = text[starts[-1] :].strip() if starts else prompt
+            prompt = text[starts[-1] :] if starts else prompt
         elif grade.get("solution"):
             answers[name] = cell
         elif grade.get("grade"):
             questions.append(Exercise(name, prompt, answers.pop(name, None), cell))
-        elif shown and (name := shown[1].strip("\"' ")) not in checked:
-            questions.append(Exercise(name, prompt))
+        elif call := CHECKED.fullmatch(text):
+            checked.add(call["exercise"])
+        elif (solution := SOLUTION.fullmatch(text)) and solution[1] not in checked:
+            if solution[1] not in [question.name for question in questions]:
+                questions.append(Exercise(solution[1], prompt))
     for name in answers:
         if name.split("-")[0] in CHAPTERS:
             raise ValueError(
@@ -85,7 +93,7 @@ def rubric(exercise: Exercise, answer: Solution | None) -> str:
 def mistakes(test: Any) -> str:
     """The wrong answers that a check of a number knows, or the code of a check."""
     if isinstance(test, Varied):
-        test = test.build(**test.given())
+        test = test.build(**test.draw())
     wrong = inspect.getclosurevars(test).nonlocals.get("wrong")
     if wrong:
         return "\n".join(f"* {reason}" for reason in wrong.values())
@@ -95,42 +103,34 @@ def mistakes(test: Any) -> str:
 def section(exercise: Exercise, page: Path, answer: Solution) -> str:
     """An exercise in the lecturer's list."""
     marker = "its check" if exercise.check else "hand"
-    head = (
-        f"## {exercise.name}\n\n*{page.stem}; {exercise.points} points, "
-        f"marked by {marker}.*"
-    )
-    if not exercise.check:
-        return f"{head}\n\n{rubric(exercise, answer)}\n"
-    test = module_of(exercise.name).EXERCISES[exercise.name]
-    code = f"```python\n{answer.code}\n```"
-    return f"{head}\n\n{answer.text}\n\n{code}\n\nIts check:\n\n{mistakes(test)}\n"
+    head = f"*{page.stem}; {exercise.points} points, marked by {marker}.*"
+    parts = [f"## {exercise.name}", head]
+    if exercise.check:
+        test = module_of(exercise.name).EXERCISES[exercise.name]
+        code = f"```python\n{answer.code}\n```"
+        parts += [answer.text, code, "Its check:", mistakes(test)]
+    else:
+        parts.append(rubric(exercise, answer))
+    return "\n\n".join(parts) + "\n"
 
 
 def guide(
-    book: Path, asked: dict[Path, list[Exercise]], answers: dict[str, Solution]
+    book: Path, exercises: dict[Path, list[Exercise]], answers: dict[str, Solution]
 ) -> dict[str, str]:
-    """The files for the lecturer, by their names."""
-    texts = {
-        p.name: p.read_text(encoding="utf-8")
-        for p in sorted((book / "teach").glob("*.md"))
-    }
+    """The files for the lecturer, by their names. ``exercises`` are those of each
+    page."""
+    names = {"lecturer.md": "README.md", "_slides.py": "slides.py"}
+    paths = [*(book / "teach").glob("*.md"), *book.glob("_slides.py")]
+    texts = {names.get(p.name, p.name): p.read_text(encoding="utf-8") for p in paths}
     texts.pop("students.md", None)
-    if "lecturer.md" in texts:
-        texts["README.md"] = texts.pop("lecturer.md")
-    if (book / "_slides.py").exists():  # reads the built pages, one folder above it
-        texts["slides.py"] = (book / "_slides.py").read_text(encoding="utf-8")
     rows = ["exercise,page,points,marked"]
-    for chapter in CHAPTERS:
-        sections = []
-        for page, exercises in asked.items():
-            for e in (
-                e
-                for e in exercises
-                if e.name in answers and e.name.split("-")[0] == chapter
-            ):
-                sections.append(section(e, page, answers[e.name]))
+    for page, questions in exercises.items():
+        for e in questions:
+            if e.name in answers:
                 marker = "by its check" if e.check else "by hand"
                 rows.append(f"{e.name},{page},{e.points},{marker}")
-        if sections:
-            texts[f"solutions/{chapter}.md"] = "\n".join([f"# {chapter}\n", *sections])
+                chapter = e.name.split("-")[0]
+                name = f"solutions/{chapter}.md"
+                before = texts.get(name, f"# {chapter}\n")
+                texts[name] = f"{before}\n{section(e, page, answers[e.name])}"
     return texts | {"exercises.csv": "\n".join([*rows, ""])}

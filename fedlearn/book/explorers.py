@@ -1,45 +1,34 @@
 """Explorers of a chapter's methods: stored runs under sliders, drawn by Vega in the
-page; and a panel that trains what is asked for, where there is a kernel.
+page; and a panel that trains what is chosen, where there is a kernel.
 
 FedAvg is always in the picture. The reader guesses first: a dotted line stands at the
 guess, and the method appears when "show" is ticked. In Jupyter ``guess`` comes from the
 cell above.
 """
 
-from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..errors import extra
+from .drawings import drawing, give_looks
 from .grids import chapter_file, experiment, grid, trained
-from .show import Chart, Shown, chart
+from .show import Chart, Shown, chart, figure
 
 if TYPE_CHECKING:
     from ..history import History
 
-ROUNDS = "rounds"
-BYTES = "kilobytes of one client"
 
-
-def control(column: str, spec: dict[str, Any], values: list[Any]) -> dict[str, Any]:
+def control(column: str, entry: dict[str, Any], values: list[Any]) -> dict[str, Any]:
     """A Vega parameter: a slider over evenly spaced numbers, radio buttons
     otherwise."""
-    from .vega import choice, slider
-
-    numbers = all(isinstance(v, int | float) for v in values)
-    steps = (
-        {round(b - a, 9) for a, b in zip(values, values[1:], strict=False)}
-        if numbers
-        else {0}
-    )
-    if spec["start"] not in values:
-        raise ValueError(
-            f"{column} starts at {spec['start']!r}, which is none of {values}."
-        )
-    if numbers and len(steps) == 1:
-        return slider(
-            column, spec["name"], spec["start"], values[0], values[-1], steps.pop()
-        )
-    return choice(column, spec["name"], values, spec["start"])
+    bind: dict[str, Any] = {"input": "radio", "options": values}
+    if not isinstance(values[0], str):
+        steps = {round(b - a, 9) for a, b in pairwise(values)}
+        if len(steps) == 1:
+            ends = {"min": values[0], "max": values[-1]}
+            bind = {"input": "range", **ends, "step": steps.pop()}
+    bind["name"] = f"{entry['name']} "
+    return {"name": column, "value": entry["start"], "bind": bind}
 
 
 def explorer(
@@ -48,95 +37,33 @@ def explorer(
     """The chart over the grid of the chapter ``name``: accuracy against rounds or
     bytes.
 
-        ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to
-        the slider in the picture and hides the method until the reader asks to see it.
+    ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to the
+    slider in the picture and hides the method until the reader asks to see it.
     """
-    from . import vega
-    from .vega import DOTTED, GREY, LEGEND, ONE, choice, layered, slider, tick
-    from .vega import alt as altair
-
-    spec = chapter_file(name)["explorer"]
-    rows = grid(name)
     if guess is not None and not 0 <= guess <= 1:
         raise ValueError(f"A guess is an accuracy from 0 to 1, not {guess!r}.")
-    rows = rows.assign(kb=(rows["up"] + rows["down"]) / 1e3).drop(
-        columns=["up", "down"]
-    )
-    rows = rows.astype(object).where(
-        rows.notna(), None
-    )  # a control that is not a line's own
+    spec = chapter_file(name)["explorer"]
     controls = spec["controls"]
-    asked = spec["guess"]
-    params = [
-        slider(
-            "guess",
-            asked["name"],
-            asked["start"] if guess is None else guess,
-            0,
-            1,
-            0.01,
-        ),
-        tick("reveal", f"show {asked['line']} and its rival", guess is not None),
-        *(
-            control(
-                column,
-                entry,
-                list(dict.fromkeys(v for v in rows[column] if v is not None)),
-            )
-            for column, entry in controls.items()
-        ),
-        choice("against", "against", [ROUNDS, BYTES]),
+    question = spec["guess"]
+    rows = grid(name)
+    rows["kb"] = (rows.pop("up") + rows.pop("down")).round() / 1e3
+    positions = {c: rows[c].dropna().drop_duplicates().tolist() for c in controls}
+    rows = rows.astype(object).where(rows.notna(), None)  # controls of other lines
+    lines = list(rows["line"].unique())
+    start = question["start"] if guess is None else guess
+    picture = drawing("explorer", guess=start, reveal=guess is not None)
+    slider, box, *_ = picture["params"]
+    slider["bind"]["name"] = f"{question['name']} "
+    box["bind"]["name"] = f"show {question['line']} and its rival "
+    picture["params"] += [
+        control(c, entry, positions[c]) for c, entry in controls.items()
     ]
-    lines = list(dict.fromkeys(rows["line"]))
-    chosen = " && ".join(f"(datum.{c} === null || datum.{c} == {c})" for c in controls)
-    shared = (
-        altair.Chart(altair.InlineData(values=rows.to_dict("records")))
-        .transform_filter(f"{chosen} && (reveal || datum.line == '{lines[0]}')")
-        .transform_calculate(
-            x=f"against == '{ROUNDS}' ? datum.round : log(datum.kb) / LN10"
-        )
-    )
-    label = (
-        f"against == '{ROUNDS}' ? (datum.value % 1 ? '' : 'round ' + datum.value) : "
-        "format(pow(10, datum.value), '.3~s') + ' kB'"
-    )
-    axis = altair.Axis(
-        title=None, grid=True, tickCount=6, labelExpr=label, labelOverlap=True
-    )
-    x = altair.X("x:Q", axis=axis, scale=altair.Scale(zero=False))
-    side = {"scale": {"domain": [0, 1]}, "title": "test accuracy"}
-    legend = LEGEND | {"symbolSize": 90}
-    colour = vega.methods(altair.Color, "line", lines, vega.COLOURS, legend)
-    dash = vega.methods(altair.StrokeDash, "line", lines, vega.DASHES, None)
-    shape = vega.methods(altair.Shape, "line", lines, vega.SHAPES, legend)
-    tooltip = [
-        altair.Tooltip("line:N", title="method"),
-        altair.Tooltip("round:N", title="round"),
-        altair.Tooltip("accuracy:N", title="accuracy, mean of the seeds"),
-        altair.Tooltip("low:N", title="lowest"),
-        altair.Tooltip("high:N", title="highest"),
-        altair.Tooltip("kb:N", title="kB of one client so far", format=",.0f"),
-    ]
-    at_guess = altair.YDatum(altair.ExprRef("guess"), type="quantitative")
-    words = altair.ExprRef("'your guess: ' + format(guess, '.2f')")
-    layers = [
-        altair.Chart()
-        .mark_area(fillOpacity=0.2)
-        .encode(x, altair.Y("low:Q", **side), altair.Y2("high"), colour),
-        altair.Chart()
-        .mark_line(point={"size": 45}, strokeWidth=2)
-        .encode(
-            x, altair.Y("accuracy:Q", **side), colour, dash, shape, tooltip=tooltip
-        ),
-        altair.Chart(ONE).mark_rule(**DOTTED, strokeWidth=1.5).encode(y=at_guess),
-        altair.Chart(ONE)
-        .mark_text(
-            align="right", baseline="bottom", dx=-4, dy=-2, color=GREY, text=words
-        )
-        .encode(x=altair.value("width"), y=at_guess),
-    ]
+    chosen = [f"(datum.{c} === null || datum.{c} == {c})" for c in controls]
+    visible = f"(reveal || datum.line == '{lines[0]}')"
+    picture["transform"].append({"filter": " && ".join([*chosen, visible])})
+    picture["data"] = {"values": rows.to_dict("records")}
+    give_looks(picture, lines)
     units = {column: entry.get("unit", "") for column, entry in controls.items()}
-    picture = layered(260, params, layers, shared)
     return chart(number, picture, caption, alt, units, keep=["guess"])
 
 
@@ -145,7 +72,8 @@ class Explorer(Shown):
 
     def __init__(self, stored: Chart, name: str) -> None:
         super().__init__(stored.content, stored.text)
-        self.stored, self.name = stored, name
+        self.stored = stored
+        self.name = name
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -182,70 +110,53 @@ def explore(
     return Explorer(explorer(number, name, caption, alt, guess), name)
 
 
-def train_chosen(
-    name: str, clients: int, chosen: Mapping[str, Any]
-) -> "dict[str, History]":
+def train_chosen(name: str, clients: int, **chosen: Any) -> "dict[str, History]":
     """A run of each line of a chapter's grid at these positions of the controls,
     with seed 0."""
     spec = chapter_file(name)["grid"]
     histories = {}
-    for line, of_line in spec["lines"].items():
-        position = chosen.get(of_line.get("control"))
+    for line, entry in spec["lines"].items():
+        position = chosen.get(entry.get("control", ""))
         split = None
-        if "splits" in spec and "partition" not in of_line:
+        if "splits" in spec and "partition" not in entry:
             split = chosen[spec["splits"]["control"]]
         histories[line] = trained(experiment(spec, line, clients, position, 0, split))
     return histories
 
 
 def panel(name: str) -> Any:
-    """Controls, a button, and the curves of what it trained. (ipywidgets; hidden on
-    the site.)"""
+    """Controls, a button, and the curves of what it trained; hidden on the site."""
     with extra("lesson"):
-        import ipywidgets as W
+        from ipywidgets import SelectionSlider, interactive
+
+    from IPython.display import display
 
     from ..plot import panels
-    from .show import figure
 
     spec = chapter_file(name)
-    lines = spec["grid"]["lines"].values()
-    controls = spec["explorer"]["controls"]
-    positions = {
-        line["control"]: list(line["positions"]) for line in lines if "control" in line
-    }
-    if "splits" in spec["grid"]:
-        positions[spec["grid"]["splits"]["control"]] = list(
-            spec["grid"]["splits"]["positions"]
-        )
+    entries = [*spec["grid"]["lines"].values(), spec["grid"].get("splits", {})]
+    positions = {e["control"]: e["positions"] for e in entries if "control" in e}
     positions["clients"] = [2, 3, *spec["grid"]["clients"]]
-    look = {"style": {"description_width": "initial"}, "layout": W.Layout(width="95%")}
-    chosen = {
-        column: W.SelectionSlider(
-            options=[(str(v), v) for v in positions[column]],
+    sliders = {
+        column: SelectionSlider(
+            options=[(str(value), value) for value in positions[column]],
             value=entry["start"],
             description=entry["name"],
-            **look,
+            style={"description_width": "initial"},
+            layout={"width": "95%"},
         )
-        for column, entry in controls.items()
+        for column, entry in spec["explorer"]["controls"].items()
     }
-    button = W.Button(description="Train this here")
-    picture = W.HTML()
 
-    def train(_: object = None) -> None:
-        button.disabled, picture.value = True, "training, some seconds ..."
-        try:
-            values = {column: s.value for column, s in chosen.items()}
-            histories = train_chosen(name, values.pop("clients"), values)
-            ends = {m: f"{h.final['accuracy']:.2f}" for m, h in histories.items()}
-            scores = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
-            caption = f"Trained here just now, seed 0. Accuracy at the end: {scores}."
-            picture.value = figure("0.0", panels(histories), caption, scores).content
-        except Exception as error:  # what cannot be is said in the panel
-            picture.value = f"<p>{type(error).__name__}: {error}</p>"
-        finally:
-            button.disabled = False
+    def train(**chosen: Any) -> None:
+        histories = train_chosen(name, **chosen)
+        ends = {m: f"{h.final['accuracy']:.2f}" for m, h in histories.items()}
+        scores = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
+        caption = f"Trained here just now, seed 0. Accuracy at the end: {scores}."
+        display(figure("0.0", panels(histories), caption, scores))
 
-    button.on_click(train)
-    box = W.VBox([*chosen.values(), button, picture])
+    box = interactive(
+        train, {"manual": True, "manual_name": "Train this here"}, **sliders
+    )
     box.add_class("fl-live")
     return box

@@ -1,7 +1,6 @@
 """Drawings of several chapters: who holds which classes, who agrees, kernels in
 rows."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from ..errors import extra
 from ..tasks import Task
+from .drawings import drawing
 
 with extra("lesson"):
     import matplotlib.pyplot as plt
@@ -23,14 +23,15 @@ def partition(task: Task, ax: Axes | None = None) -> Axes:
     """Who holds what: for each client and class a disc whose area is the number of
     images."""
     counts = label_counts(task)
+    clients, classes = counts.shape
     ax = axes(ax)
     client, label = np.indices(counts.shape)
-    area = 160 * counts.ravel() / max(counts.max(), 1)
-    ax.scatter(client.ravel(), label.ravel(), s=area, color=COLOURS[0])
-    ax.set(xlim=(-0.7, len(counts) - 0.3), ylim=(-0.7, counts.shape[1] - 0.3))
+    area = 160 * counts / counts.max()
+    ax.scatter(client, label, s=area, color=COLOURS[0])
+    ax.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
     # not every client's number: many would run into one another
-    ax.set_xticks(range(0, len(counts), 1 + len(counts) // 13))
-    ax.set_yticks(range(counts.shape[1]))
+    ax.set_xticks(range(0, clients, 1 + clients // 13))
+    ax.set_yticks(range(classes))
     ax.set(xlabel="client", ylabel="class")
     return ax
 
@@ -41,50 +42,18 @@ def agreement(
     """A number from -1 to 1 for any two clients, under a choice of how many there are
     and of alpha: of each such case the clients' labels, the numbers [clients, clients],
     and a title."""
-    from .vega import alt, choice, heading, layered, signed
-
-    values = [
-        {
-            "clients": k,
-            "alpha": alpha,
-            "row": i,
-            "column": j,
-            "number": round(float(number), 2),
-        }
-        for (k, alpha), (_, rows, _) in cases.items()
-        for i, row in enumerate(rows)
-        for j, number in enumerate(row)
-    ]
-    case = "[clients + '|' + alpha]"
-    labels = {
-        f"{k}|{alpha}": [str(x) for x in names]
-        for (k, alpha), (names, *_) in cases.items()
-    }
-    titles = {f"{k}|{alpha}": title for (k, alpha), (*_, title) in cases.items()}
-    axis = alt.Axis(
-        labelExpr=f"({json.dumps(labels)}){case}[datum.value]", labelAngle=0
-    )
-    axis.title = "client, by its main digit"
-    color = alt.Color("number:Q", title="cosine").scale(**signed(1.0))
-    cells = (
-        alt.Chart()
-        .mark_rect()
-        .encode(
-            alt.X("column:O", axis=axis),
-            alt.Y("row:O", axis=axis),
-            color,
-            tooltip="number:Q",
-        )
-    )
-    clients, alphas = (
-        list(dict.fromkeys(values)) for values in zip(*cases, strict=True)
-    )
-    params = [choice("clients", "clients", clients), choice("alpha", "alpha", alphas)]
-    shared = alt.Chart(alt.InlineData(values=values)).transform_filter(
-        "datum.clients == clients && datum.alpha == alpha"
-    )
-    title = heading(f"({json.dumps(titles)}){case}")
-    return layered(330, params, [cells], shared, title=title)
+    values = []
+    labels = {}
+    titles = {}
+    for (k, alpha), (names, numbers, title) in cases.items():
+        case = f"{k}|{alpha}"
+        labels[case] = list(map(str, names))
+        titles[case] = title
+        for (i, j), number in np.ndenumerate(numbers):
+            cell = {"row": i, "column": j, "number": round(float(number), 2)}
+            values.append(cell | {"clients": k, "alpha": alpha})
+    picture = drawing("heterogeneity/agreement", labels=labels, titles=titles)
+    return picture | {"data": {"values": values}}
 
 
 def kernel_rows(

@@ -334,8 +334,7 @@ def learned(task: str) -> Rows:
     last test; the difference from FedAvg over the frequent classes in the last quarter,
     the number of seeds in which it is negative, and the kB of a client in a round."""
     from ..lab.results import paired
-    from .claims import both as two_measures
-    from .claims import by_label, reached
+    from .claims import by_label, reached, two_measures
 
     runs = by_label("seeing_small", task=task)
     column, frequent = chapter_file("seeing")["real"]["frequent"][task]

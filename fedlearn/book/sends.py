@@ -12,12 +12,12 @@ from torch import nn
 
 from ..data import data_path
 from ..files import to_json, write_text
+from .drawings import drawing
 from .show import Chart, Shown, chart, table
 
 if TYPE_CHECKING:
     import pandas
 
-COMMAND = "python -m fedlearn.book.sends"
 TOKENS = 1000
 TWO = "ResNet-50", "transformer block"
 
@@ -35,10 +35,11 @@ class Block(nn.Module):
         return self.head(self.block(self.embedding(x)))
 
 
+TEXT = torch.randint(TOKENS, (2, 64), generator=torch.Generator().manual_seed(0))
 NETWORKS: dict[str, tuple[Any, Any]] = {  # label: network, input
     "digits_cnn": ("digits_cnn", "1x8x8"),
     "McMahan's CNN": ("mcmahan_cnn", "1x28x28"),
-    "transformer block": (Block, (64,)),
+    "transformer block": (Block, TEXT),
     "MobileNetV2": ("torchvision.models:mobilenet_v2", "3x32x32"),
     "ResNet-18": ("resnet18", "3x32x32"),
     "ResNet-50": ("torchvision.models:resnet50", "3x32x32"),
@@ -51,20 +52,14 @@ def store() -> None:
 
     tables = []
     for label, (network, shape) in NETWORKS.items():
-        if network is Block:
-            generator = torch.Generator().manual_seed(0)
-            shape = torch.randint(TOKENS, (2, *shape), generator=generator)
         costs = cost(network, shape)
         rows = costs[["up", "down", "factor", "note"]].reset_index()
-        entry = {
-            "name": label,
-            "numbers": costs.attrs["numbers"],
-            "wide": costs.attrs["wide"],
-            "rows": json.loads(rows.to_json(orient="records")),
-        }
+        entry = {"name": label, **costs.attrs}
+        entry["rows"] = json.loads(rows.to_json(orient="records"))
         tables.append(entry)
         print(label, flush=True)
-    settings = {"command": COMMAND, "torch": torch.__version__}
+    command = "python -m fedlearn.book.sends"
+    settings = {"command": command, "torch": torch.__version__}
     path = data_path("results", "sends.json")
     write_text(path, to_json({"settings": settings, "tables": tables}, indent=1) + "\n")
 
@@ -78,66 +73,23 @@ def stored() -> dict[str, "pandas.DataFrame"]:
     frames = {}
     for entry in json.loads(text)["tables"]:
         frame = pandas.DataFrame(entry["rows"]).set_index("method")
-        frame.attrs = {name: entry[name] for name in ("numbers", "wide")}
+        frame.attrs["wide"] = entry["wide"]
         frames[entry["name"]] = frame
     return frames
 
 
 def totals(number: str, caption: str, alt: str) -> Chart:
     """Network, method, clients and rounds -> gigabytes of a whole training, up and down."""
-    from .vega import BLUE, LEGEND, SKY, choice, heading, layered, series, slider
-    from .vega import alt as altair
+    import pandas
 
-    frames = {name: frame.dropna(subset="up") for name, frame in stored().items()}
-    rows = []
-    both: dict[str, dict[str, float]] = {}
-    for name, frame in frames.items():
-        both[name] = (frame["up"] + frame["down"]).to_dict()
-        for method, row in frame.iterrows():
-            for way in ("up", "down"):
-                rows.append(
-                    {"network": name, "method": method, "way": way, "bytes": row[way]}
-                )
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    params = [
-        choice("network", "network", list(frames), "ResNet-50", "select"),
-        choice("method", "method", methods, "rpn", "select"),
-        slider("clients", "clients of a round", 10, 1, 200, 1),
-        slider("rounds", "rounds", 100, 10, 1000, 10),
-        {"name": "one", "expr": f"{json.dumps(both)}[network][method]"},
-        {"name": "whole", "expr": f"{json.dumps(both)}[network]['fedavg']"},
-    ]
-    size = "format({0} * clients * rounds / 1e9, '.3~r') + ' GB'"
-    sends = f"method + ' sends ' + {size.format('one')} + ', fedavg ' + {size.format('whole')}"
-    words = f"isValid(one) ? {sends} : method + ' has no form for this network'"
-    shared = (
-        altair.Chart(altair.InlineData(values=rows))
-        .transform_filter("datum.network == network")
-        .transform_calculate(gb="datum.bytes * clients * rounds / 1e9")
-    )
-    order = altair.EncodingSortField(field="gb", op="sum", order="ascending")
-    bars = (
-        altair.Chart()
-        .mark_bar()
-        .encode(
-            altair.X("gb:Q", title="GB of all clients and rounds"),
-            altair.Y("method:N", title=None, sort=order),
-            series(altair.Color, "way", ("up", "down"), (BLUE, SKY), LEGEND),
-            opacity=altair.condition(
-                "datum.method == method", altair.value(1), altair.value(0.45)
-            ),
-            tooltip=[
-                altair.Tooltip("method:N"),
-                altair.Tooltip("way:N"),
-                altair.Tooltip("gb:Q", title="GB", format=".3~r"),
-                altair.Tooltip(
-                    "bytes:Q", title="bytes of a client and round", format=","
-                ),
-            ],
-        )
-    )
-    picture = layered(440, params, [bars], shared, title=heading(words))
-    return chart(number, picture, caption, alt, {"clients": "", "rounds": ""})
+    frame = pandas.concat(stored(), names=["network"]).dropna(subset="up")
+    frame = frame[["up", "down"]].reset_index()
+    sums = frame.assign(total=frame["up"] + frame["down"]).groupby("network")
+    costs = {name: group.set_index("method")["total"].to_dict() for name, group in sums}
+    rows = frame.melt(["network", "method"], var_name="way", value_name="bytes")
+    picture = drawing("index/sends", costs=costs)
+    picture["data"] = {"values": rows.to_dict("records")}
+    return chart(number, picture, caption, alt)
 
 
 def equal_rows(frame: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -155,14 +107,12 @@ def two_networks(number: str, caption: str) -> Shown:
     texts = {}
     for name in TWO:
         frame = stored()[name]
-        for head, column, form, unit in (
-            ("MB up", "up", ".3f", 1e6),
-            ("MB down", "down", ".3f", 1e6),
-            ("times less", "factor", ".1f", 1),
-        ):
-            values = (frame[column] / unit).map(f"{{:{form}}}".format)
-            texts[f"{name}: {head}"] = values.where(frame[column].notna(), "")
-    return table(number, equal_rows(pandas.DataFrame(texts)), caption)
+        sizes = (frame[["up", "down"]] / 1e6).map("{:.3f}".format)
+        texts[f"{name}: MB up"] = sizes["up"]
+        texts[f"{name}: MB down"] = sizes["down"]
+        texts[f"{name}: times less"] = frame["factor"].map("{:.1f}".format)
+    cells = pandas.DataFrame(texts).replace("nan", "")
+    return table(number, equal_rows(cells), caption)
 
 
 def reasons(number: str, caption: str) -> Shown:

@@ -27,13 +27,10 @@ class Chapter:
     """A chapter's parameters, checked; ``task`` and ``run`` use them unless told
     otherwise.
 
-        ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset,
-        clients=clients)``:
-        ``task`` are arguments of ``fl.tasks.classification``, or of the kind that
-        ``task="detection"`` names. With ``scale="full"`` there are five seeds instead
-        of three. What cannot be is said in one sentence: a data set or a GPU that is
-        not there, fewer than two clients. Shown, it brings the styles of figures and
-        tables into the page.
+    ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset,
+    clients=clients)``: ``task`` are arguments of ``fl.tasks.classification``, or of the
+    kind that ``task="detection"`` names. With ``scale="full"`` there are five seeds
+    instead of three. Shown, it brings the styles of figures and tables into the page.
     """
 
     def __init__(
@@ -57,25 +54,25 @@ class Chapter:
             raise ValueError(
                 f'There is no GPU here for device "{device}"; "auto" takes the CPU.'
             )
-        self.scale, self.device, self.seed, self.rounds = scale, device, seed, rounds
+        self.scale = scale
+        self.device = device
+        self.seed = seed
+        self.rounds = rounds
         self.seeds = [seed + k for k in range(5 if scale == "full" else 3)]
-        # a chapter takes a minute: of the larger data sets a part is enough for that
-        few = scale == "quick" and task.get("dataset", "digits") != "digits"
-        part = {"train": 600, "test": 500} if few else {}
-        self.options: dict[str, Any] = {"device": device, **part, **task}
+        self.options: dict[str, Any] = {"device": device, **task}
+        if scale == "quick" and task.get("dataset", "digits") != "digits":
+            # a chapter takes a minute: a part of the larger data sets is enough for that
+            self.options = {"train": 600, "test": 500} | self.options
         self.how: dict[str, Any] = {
             "batch_size": 16,
             "engine": "stacked",
             "progress": False,
         }
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
-        # on a GPU a chapter's own loops compute as exactly as the package does, and
-        # always the same
-        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = (
-            False,
-            True,
-        )
-        self.task()  # a data set that is absent is said here
+        # on a GPU a chapter's own loops compute as the package does, always the same
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        self.task()  # an absent data set is reported here
 
     def task(self, **changes: Any) -> Task:
         """The task with the chapter's parameters, or others in their place. ``task``

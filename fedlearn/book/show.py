@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
 DECIMALS = re.compile(r"(\.\d\d)\d+")
-CURVES = re.compile(
-    r'<path d="M ([^CL"]*)((?:C [^CLz"]*){8})z\s*"'
-)  # a closed path of eight
-POSITIONS = 5  # of a slider, at least
 NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?[%×]| ± [\d.,]+)?( \(.*\))?$")
 
 
@@ -52,12 +48,10 @@ def figcaption(kind: str, number: str, caption: str) -> tuple[str, str]:
         )
     if not caption.strip():
         raise ValueError(f"{kind} {number} needs a caption.")
-    how = ' <a href="../appendix/how_we_measure.md">How we measure</a>' * (
-        kind == "Table"
-    )
-    return f"{kind.lower()}-{number.replace('.', '-')}", (
-        f"<figcaption><b>{kind} {number}.</b> {inline(caption)}{how}</figcaption>"
-    )
+    link = ' <a href="../appendix/how_we_measure.md">How we measure</a>'
+    below = f"<b>{kind} {number}.</b> {inline(caption)}{link * (kind == 'Table')}"
+    anchor = f"{kind}-{number}".lower().replace(".", "-")
+    return anchor, f"<figcaption>{below}</figcaption>"
 
 
 MARKS = re.compile(r"`([^`]+)`|\$([^$]+)\$|(?<!\w)\*(?=\S)([^*]+)(?<=\S)\*")
@@ -78,17 +72,6 @@ def _marked(match: re.Match[str]) -> str:
     return f'<span class="math notranslate nohighlight">\\({formula}\\)</span>'
 
 
-def _disc(curves: re.Match[str]) -> str:
-    """A disc of a scatter in a tenth of the letters."""
-    (x, bottom), (right, _), (_, top) = (
-        map(float, place.split()[-2:])
-        for place in (curves[1], *curves[2].split("C")[2:5:2])
-    )
-    if abs(right - x - abs(bottom - top) / 2) > 0.02:  # not round
-        return curves[0]
-    return f'<circle cx="{x}" cy="{(bottom + top) / 2:.2f}" r="{right - x:.2f}"'
-
-
 def svg(figure: "Figure", salt: str) -> str:
     """A matplotlib figure as an SVG element as wide as its place; closes the figure.
 
@@ -96,46 +79,33 @@ def svg(figure: "Figure", salt: str) -> str:
     """
     with extra("lesson"):
         import matplotlib.pyplot as plt
-        from matplotlib import rc_context
         from matplotlib.text import Text
 
-    width = float(figure.get_figwidth()) * 72
-    sizes = [
-        float(t.get_fontsize())
-        for t in figure.findobj(Text)
-        if t.get_text() and t.get_visible()
-    ]
-    if sizes and min(sizes) * PHONE / width < SMALLEST:
+    width = float(figure.get_figwidth())
+    texts = (text for text in figure.findobj(Text) if text.get_text())
+    size = min(
+        (float(text.get_fontsize()) for text in texts if text.get_visible()), default=9
+    )
+    widest = size * PHONE / SMALLEST / 72
+    if width > widest:
         raise ValueError(
-            f"Letters of {min(sizes):.0f} points in a picture "
-            f"{width / 72:.1f} inches wide are too "
-            f"small on a telephone: draw it at most "
-            f"{min(sizes) * PHONE / SMALLEST / 72:.1f} "
-            "inches wide, or as two panels."
+            f"Letters of {size:.0f} points in a picture {width:.1f} inches wide are too "
+            f"small on a telephone: draw it at most {widest:.1f} inches wide, or as two "
+            "panels."
         )
     buffer = io.StringIO()
-    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with plt.rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     plt.close(figure)
-    text = buffer.getvalue()
-    text = re.sub(
-        r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL
-    )
+    _, start, text = buffer.getvalue().partition("<svg")
     # hundredths of a point are enough
-    text = re.sub(
-        r' (d|x|y)="[^"]+"', lambda match: DECIMALS.sub(r"\1", match[0]), text
-    )
-    text = CURVES.sub(_disc, text)
+    text = re.sub(r' (d|x|y)="[^"]+"', lambda m: DECIMALS.sub(r"\1", m[0]), text)
     # ids are the page's, not the picture's
     text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
-    size = f'style="max-width:{width * 4 / 3:.0f}px" aria-hidden="true"'
-    return re.sub(
-        r'(<svg [^>]*?) ?width="[^"]*pt"', rf"\1 {size}", text, count=1
-    ).replace(
-        f' height="{re.search(r"height=.([^ ]*)pt", text).group(1)}pt"',  # type: ignore[union-attr]
-        "",
-        1,
-    )
+    style = f'style="max-width:{width * 96:.0f}px" aria-hidden="true"'
+    size_in_points = r'width="[\d.]+pt" height="[\d.]+pt"'
+    return start + re.sub(size_in_points, style, text, count=1)
 
 
 def figure(
@@ -177,21 +147,17 @@ def missing(command: str) -> str:
 
 def cell(value: Any) -> tuple[str, bool]:
     """A value as HTML, and whether it is a number."""
-    if isinstance(value, str):
-        if value.startswith('<details class="fl-missing">'):
-            return value, False
-        if not NUMBER.fullmatch(value):
-            return inline(value), value == "not reached"
-        return inline(value).replace(
-            " (", "<br>("
-        ), True  # numbers do not wrap by themselves
-    if value is None or value != value:
-        return "", True
-    if isinstance(value, bool):
-        return ("yes" if value else "no"), False
-    if isinstance(value, int) or float(value).is_integer():
-        return f"{int(value):,}", True
-    return f"{value:,.3f}", True
+    if not isinstance(value, str):
+        if value is None or value != value:
+            return "", True
+        if isinstance(value, bool):
+            return ("yes" if value else "no"), False
+        return format(value, ",.0f" if value % 1 == 0 else ",.3f"), True
+    if value.startswith('<details class="fl-missing">'):
+        return value, False
+    if NUMBER.fullmatch(value):  # numbers do not wrap by themselves
+        return inline(value).replace(" (", "<br>("), True
+    return inline(value), value == "not reached"
 
 
 def table(
@@ -203,104 +169,64 @@ def table(
 ) -> Shown:
     """A table: a data frame, whose index names the rows, or a list of dictionaries.
 
-    ``units`` says under a column's head what its numbers are counted in, ``forms`` how
-    they are written, such as ".1%". Numbers are set to the right; on a telephone the
-    table scrolls.
+    ``units`` stand below a column's head, ``forms`` are formats of its numbers, such as
+    ".1%". Numbers are set to the right; on a telephone the table scrolls.
     """
+    import pandas
+
     anchor, above = figcaption("Table", number, caption)
-    frame: Any = rows
-    if hasattr(frame, "to_dict"):
-        named = [str(i) for i in frame.index] if isinstance(frame.index[0], str) else []
-        head = [str(c) for c in frame.columns]
+    frame = pandas.DataFrame(rows, dtype=object)
+    head = ""
+    lines = [""] * len(frame)
+    if isinstance(frame.index[0], str):
         corner = str(frame.index.name or "")
-        body = frame.to_numpy(object).tolist()
-    else:
-        head = list(frame[0])
-        corner = ""
-        named = []
-        body = [list(row.values()) for row in frame]
-    for k, form in ((head.index(name), form) for name, form in (forms or {}).items()):
-        for row in body:
-            row[k] = (
-                row[k] if row[k] is None or row[k] != row[k] else format(row[k], form)
-            )
-    cells = [[cell(value) for value in row] for row in body]
-    columns = [
-        [row[k] for row in cells if row[k][0] and "fl-missing" not in row[k][0]]
-        for k in range(len(head))
-    ]
-    right = [
-        bool(column) and all(is_number for _, is_number in column) for column in columns
-    ]
-    kind = [' class="fl-number"' if r else "" for r in right]
-    units = units or {}
-    top = (f"<th>{inline(corner)}</th>" if corner else "<td></td>") if named else ""
-    for name, style in zip(head, kind, strict=True):
-        unit = (
-            f'<span class="fl-unit">{inline(units[name])}</span>'
-            if name in units
-            else ""
-        )
-        top += (
-            f'<th scope="col"{style}>{inline(name)}{unit}</th>' if name else "<td></td>"
-        )
-    lines = []
-    for k, row in enumerate(cells):
-        line = f'<th scope="row">{inline(named[k])}</th>' if named else ""
-        line += "".join(
-            f"<td{style}>{v}</td>" for (v, _), style in zip(row, kind, strict=True)
-        )
-        lines.append(f"<tr>{line}</tr>")
+        head = f"<th>{inline(corner)}</th>" if corner else "<td></td>"
+        lines = [f'<th scope="row">{inline(name)}</th>' for name in frame.index]
+    for name, column in frame.items():
+        values = column.tolist()
+        if forms and name in forms:
+            values = [v if pandas.isna(v) else format(v, forms[name]) for v in values]
+        cells = [cell(value) for value in values]
+        numeric = [kind for text, kind in cells if text and "fl-missing" not in text]
+        style = ' class="fl-number"' if numeric and all(numeric) else ""
+        below = inline((units or {}).get(name, ""))
+        unit = f'<span class="fl-unit">{below}</span>' if below else ""
+        title = f'<th scope="col"{style}>{inline(str(name))}{unit}</th>'
+        head += title if name != "" else "<td></td>"
+        pairs = zip(lines, cells, strict=True)
+        lines = [f"{line}<td{style}>{text}</td>" for line, (text, _) in pairs]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return Shown(
         f'<figure class="fl" id="{anchor}">{above}<div class="fl-scroll" role="region" '
-        f'tabindex="0" aria-label="Table {number}"><table '
-        f'class="fl-table"><thead><tr>{top}</tr>'
-        f"</thead><tbody>{''.join(lines)}</tbody></table></div></figure>",
+        f'tabindex="0" aria-label="Table {number}"><table class="fl-table">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></figure>",
         f"Table {number}. {caption}\n{rows}",
     )
 
 
-def sortable(
-    number: str,
-    frame: "pandas.DataFrame",
-    caption: str,
-    style: str = "",
-    text: str = "",
-) -> Shown:
-    """A table that the reader sorts and searches, by itables and without a network.
-
-    The cells of ``frame`` are HTML. ``style`` is a class of the style sheet, and
-    ``text`` is shown in terminals.
-    """
+def sortable(number: str, frame: "pandas.DataFrame", caption: str, text: str) -> Shown:
+    """A table that the reader sorts and searches, by itables and without a network. The
+    cells of ``frame`` are HTML; ``text`` is shown in terminals."""
     with extra("book"):
         import itables
         from itables.javascript import generate_init_offline_itables_html
 
     anchor, above = figcaption("Table", number, caption)
     bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
-    script = bundle.partition("<div")[0]
+    script, _, _ = bundle.partition("<div")
     module = re.findall(r"window\.(\w+) = ", script)[0]
     body = frame.to_html(index=False, escape=False, border=0, classes="fl-table")
-    options = {
-        "paging": False,
-        "autoWidth": False,
-        "order": [],
-        "layout": {
-            "topStart": "search",
-            "topEnd": "info",
-            "bottomStart": None,
-            "bottomEnd": None,
-        },
-    }
+    places: dict[str, Any] = {"topStart": "search", "topEnd": "info"}
+    places |= {"bottomStart": None, "bottomEnd": None}
+    options = {"paging": False, "autoWidth": False, "order": [], "layout": places}
     return Shown(
-        f'<figure class="fl fl-sortable {style}" id="{anchor}">{above}'
-        f'<div class="fl-scroll" role="region" tabindex="0" '
-        f'aria-label="Table {number}">'
-        f'{body}</div></figure>{script}<script type="module">'
+        f'<figure class="fl fl-sortable" id="{anchor}">{above}<div class="fl-scroll" '
+        f'role="region" tabindex="0" aria-label="Table {number}">{body}</div></figure>'
+        f'{script}<script type="module">'
         f"const {{ ITable }} = await window.{module};"
-        f'new ITable(document.querySelector("#{anchor} table"), '
-        f"{to_json(options)});</script>",
-        text or f"Table {number}. {caption}\n{frame}",
+        f'new ITable(document.querySelector("#{anchor} table"), {to_json(options)});'
+        "</script>",
+        text,
     )
 
 
@@ -332,16 +258,8 @@ class Chart(Shown):
     spec.
     """
 
-    def __init__(
-        self, spec: dict[str, Any], anchor: str, below: str, text: str
-    ) -> None:
-        data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
-        picture = (
-            f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
-            '<div class="fl-vega-picture"></div>'
-            f'<script type="application/json">{data}</script></div>{below}</figure>'
-        )
-        super().__init__(picture, text)
+    def __init__(self, spec: dict[str, Any], content: str, text: str) -> None:
+        super().__init__(content, text)
         self.spec = spec
 
     def _ipython_display_(self) -> None:
@@ -358,39 +276,27 @@ def chart(
     alt: str,
     units: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
-    **more: Any,
+    says: Mapping[str, str] | None = None,
 ) -> Chart:
     """An Altair chart (or its dictionary), whose sliders move in the page without a
     kernel.
 
-        A slider needs a name that says what it sets, and at least five positions.
-        ``units`` maps parameters to the unit that a screen reader adds to the value;
-        the values of the parameters in
-        ``keep`` are there again when the reader comes back to the page. ``more`` is for
-        the page's script: ``says`` maps sliders to parameters that hold their value in
-        words,
-        ``moved`` to the parameters, with values, that a hand on the slider sets.
+    ``units`` maps parameters to the unit that a screen reader adds to the value; the
+    values of the parameters in ``keep`` are there again when the reader comes back to
+    the page. ``says`` maps sliders to parameters that hold their value in words.
     """
     anchor, below = figcaption("Figure", number, caption)
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
     if not alt.strip():
         raise ValueError(f"Figure {number} needs an alternative text.")
-    for p in spec.get("params", []):
-        bind = p.get("bind")
-        if not isinstance(bind, dict):
-            continue
-        if not str(bind.get("name", "")).strip():
-            raise ValueError(
-                f"The control {p['name']!r} of figure {number} needs a name."
-            )
-        if bind.get("input") == "range":
-            count = (bind["max"] - bind["min"]) / bind.get("step", 1) + 1
-            if count < POSITIONS - 1e-9:
-                raise ValueError(
-                    f"The slider {p['name']!r} has fewer than {POSITIONS} positions."
-                )
     spec |= {
         "description": " ".join(alt.split()),
-        "usermeta": {"units": dict(units or {}), "keep": list(keep), **more},
+        "usermeta": {"units": units or {}, "keep": list(keep), "says": says or {}},
     }
-    return Chart(spec, anchor, below, f"Figure {number}. {' '.join(caption.split())}")
+    data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
+    picture = (
+        f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
+        '<div class="fl-vega-picture"></div>'
+        f'<script type="application/json">{data}</script></div>{below}</figure>'
+    )
+    return Chart(spec, picture, f"Figure {number}. {' '.join(caption.split())}")

@@ -39,10 +39,10 @@ def test_every_lesson_has_slides(page):
 
 
 def test_the_table_of_claims_is_searched_and_sorted(page):
-    box = open_from_disk(page, "appendix/claims.html", ".fl-ledger .dt-container")
+    box = open_from_disk(page, "appendix/claims.html", ".fl-sortable .dt-container")
 
     def shown():
-        cells = box.locator("tbody td:last-child > span")
+        cells = box.locator("tbody td:last-child > div")
         return cells.evaluate_all("all => all.map(x => x.id)")
 
     claims = [c for c in fl.claims.load() if "reading_of" not in c]

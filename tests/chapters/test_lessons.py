@@ -161,8 +161,6 @@ def test_fed_kgf():
 
 
 def test_choosing():
-    from fedlearn.book import choosing
-
     lesson = definitions("together/choosing", "hours", "seconds", "interval")
     lesson |= {"np": np, "math": math}
     on_3g = fl.link.check(**fl.link.PRESETS["3G"])
@@ -181,13 +179,16 @@ def test_choosing():
     a, b = [3.0, 4.0, 3.0, 4.0, 3.5], [1.0, 2.0, 1.5, 0.5, 1.0]
     _, *ends, _, _ = fl.results.paired(dict(enumerate(a)), dict(enumerate(b)))
     assert lesson["interval"](a, b) == pytest.approx(ends, rel=1e-3)
+    fleet = fl.book.drawing("choosing/fleet")
+    params = {p["name"]: p.get("value") for p in fleet["params"]}
+    (hours,) = (step for step in fleet["transform"] if step.get("as") == "hours")
     for sent, heard, uplink, clients, rounds in (
         (4e7, 4e7, 1e6, 1000, 100),
         (1e5, 8e6, 1e5, 3, 7),
     ):
-        stated = choosing.HOURS.replace("max", "choose")
-        known = {"sent": sent, "heard": heard, "uplink": uplink, "clients": clients}
-        chart = eval(stated, known | {"rounds": rounds, "choose": max})
+        values = params | {"uplink": uplink, "clients": clients, "rounds": rounds}
+        datum = SimpleNamespace(sent=sent, heard=heard)
+        chart = eval(hours["calculate"], values | {"datum": datum, "max": max})
         assert lesson["hours"](sent, heard, uplink, clients, rounds) == pytest.approx(
             chart
         )

@@ -2,8 +2,7 @@
 are stated, tables say what holds."""
 
 import itertools
-import math
-import re
+from types import SimpleNamespace
 
 import altair
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from test_link import history as history_of
 
 import fedlearn as fl
-from fedlearn.book import choosing, claims, index
+from fedlearn.book import choosing, claims
 from fedlearn.book.grids import chapter_file
 from fedlearn.data.sources import data_path
 
@@ -44,17 +43,10 @@ def test_a_picture_has_no_other_parameters():
         fl.book.drawing("rpn/kernel", night=3)
 
 
-def computed(expression, **names):
-    """A Vega expression, as Python computes it."""
-    text = re.sub(r"(datum|its)\.(\w+)", r"of_\2", expression)
-    known = {
-        "log": math.log,
-        "pow": math.pow,
-        "floor": math.floor,
-        "sqrt": math.sqrt,
-        "max": max,
-    }
-    return eval(text, known | {"LN2": math.log(2)} | names)
+def calculated(picture, name):
+    """The expression of a field of a moving picture."""
+    steps = fl.book.drawing(picture)["transform"]
+    return next(step["calculate"] for step in steps if step.get("as") == name)
 
 
 @pytest.mark.parametrize("slower", [0, 7])
@@ -62,26 +54,17 @@ def test_pages_compute_with_the_formula_of_the_package(slower):
     up, down, latency = fl.link.check(**next(iter(fl.link.PRESETS.values())))
     history = history_of(rounds=5, clients=3, up=12345, down=67890)
     sums = {k: np.cumsum(v) for k, v in fl.link.shares(history).items()}
-    sliders = {"up": math.log10(up) - 6, "down": math.log10(down) - 6, "slower": slower}
-    sliders |= {"latency": 1000 * latency}
     times = fl.link.time(history, up, down, latency, slower=slower)
+    speed = SimpleNamespace(up=up, down=down, latency=latency)
+    names = {"speed": speed, "slower": slower}
+    total = calculated("index/minutes", "time")
+    _, _, single = calculated("choosing/rivals", "cost").rpartition(" : ")
     for t in range(5):
-        row = {
-            "of_up": sums["up"][t],
-            "of_down": sums["down"][t],
-            "of_sec": sums["computing"][t],
-        }
-        row["of_round"] = t + 1
-        assert computed(index.SECONDS, **row, **sliders) == pytest.approx(
-            times[t], rel=1e-6
-        )
-    row = {
-        "of_up": sums["up"][0],
-        "of_down": sums["down"][0],
-        "of_sec": sums["computing"][0],
-    }
-    cost = computed(choosing.SECONDS.format(row="its"), **row, **sliders)
-    assert cost == pytest.approx(times[0], rel=1e-6)
+        row = SimpleNamespace(round=t + 1, **{k: v[t] for k, v in sums.items()})
+        assert eval(total, names | {"datum": row}) == pytest.approx(times[t])
+        if t == 0:
+            cost = eval(single.removesuffix(")"), names | {"datum": row})
+            assert cost == pytest.approx(times[0])
 
 
 VERDICTS = [
@@ -140,6 +123,6 @@ def test_what_is_stored_is_what_is_stated():
     for r in rows:
         case = tuple(r[k] for k in choosing.CELL)
         assert case in {*choosing.contests()}
-        assert r["value"] in choosing.tuning(r["method"])[1]
+        assert r["value"] in choosing.SPEC["lines"][r["method"]]["positions"]
         assert r["short"] or r["value"] == best[case]
         assert len(r["accuracy"]) in (0, 10 if r["short"] else 20)

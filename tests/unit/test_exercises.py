@@ -204,7 +204,7 @@ VARIED = [n for n in EXERCISES if isinstance(module_of(n).EXERCISES[n], Varied)]
 
 def expected(exercise):
     test = module_of(exercise).EXERCISES[exercise]
-    return inspect.getclosurevars(test.build(**test.given())).nonlocals["expected"]
+    return inspect.getclosurevars(test.build(**test.draw())).nonlocals["expected"]
 
 
 @pytest.fixture
