@@ -43,7 +43,7 @@ live: env # JupyterLab on the chapters
 	@$(ENV) flower || true
 	@$(PY) -m jupyterlab --allow-root --notebook-dir=book
 
-# Each part in turn, also after one that failed. They share one book, built with what holds its sentences: tests/chapters/prose.yaml.
+# Each part in turn, also after one that failed. They share one book, built with what holds its sentences: data/<chapter>/sentences.yaml.
 test: export FEDLEARN_HOLDS := $(CURDIR)/tests/chapters/other.py
 test: env # lint, the package, lessons, graders, Flower, the book and its site
 	+@failed=; for part in $(PARTS); do printf '\n==== %s %s ====\n' "$$(date +%T)" $$part; \

@@ -3,7 +3,7 @@
     python tests/processors.py [--fresh] [--only papers/rpn_audit tests/unit]
 
 ``tests`` are the fast tests; ``cells``, every chapter with other parameters; ``guards``, every
-chapter with sentences in ``prose.yaml``, with its own parameters and a cell for the sentences.
+page with held sentences, with its own parameters and a cell for the sentences.
 """
 
 import argparse

@@ -15,8 +15,9 @@ client starts from the first model plus what the *last* round brought. The round
 are gone, so nobody ever gets further than one night away from the first model.
 
 A good answer says (1) that accuracy never rises; (2) why: a residual is a change
-against the model of the round before, so all of them have to be added; (3) what the
-paper may mean: every client keeps the sum itself, and then must never miss a round."""
+against the model of the round before, so all of them have to be added; (3) who adds
+them in the paper: every client keeps the sum itself (its Eq. 7, and the first line of
+Algorithm 2), and then must never miss a round."""
 
 # %% rpn-pool
 """`expand` makes a view: all positions of a kernel are one number in memory. `repeat`

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from .. import link
-from ..data.sources import data_path
+from ..data import data_path
 from ..errors import pick
 
 LOOKS = "AMBER BLUE BOLD DOTTED GREEN GREY ORANGE PINK SKY WORDS".split()

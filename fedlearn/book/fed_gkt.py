@@ -103,6 +103,7 @@ def twenty_rounds() -> list[dict[str, str]]:
         for name, data in (("digits", "digits"), ("small", "cifar10"))
     )
     tasks = {
+        "digits, clients alike": digits["iid"],
         "digits, clients differ": digits["dirichlet:0.5"],
         "colour pictures, clients differ": pictures["dirichlet:0.5"],
         "colour pictures, clients alike": pictures["iid"],

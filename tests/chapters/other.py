@@ -7,10 +7,10 @@
 Papermill sets the parameters, in a cell behind the chapter's own. With its own parameters each
 chapter is executed, by papermill too, when the book is built.
 
-What a chapter's sentences say of its numbers is held by ``prose.yaml``, words of the chapter and an
-expression of its names, behind the definitions under "": one more cell evaluates them. It is the
-last of a copy; and in ``make test`` the book is built with it, for what holds with a chapter's own
-parameters only.
+What the most quotable sentences of a page say of its numbers is held by the chapter's
+``data/<chapter>/sentences.yaml``: words of the page and an expression of its names, behind the
+definitions under "". One more cell evaluates them. It is the last cell of a copy; and in
+``make test`` the book is built with it, for what holds with a chapter's own parameters only.
 """
 
 import shutil
@@ -21,16 +21,21 @@ import nbformat
 import papermill
 import yaml
 
-BOOK = Path(__file__).resolve().parents[2] / "book"
-PROSE = yaml.safe_load(
-    Path(__file__).with_name("prose.yaml").read_text(encoding="utf-8")
-)
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = ROOT / "book"
+PROSE = {
+    page: sentences
+    for path in sorted(ROOT.glob("data/*/sentences.yaml"))
+    for page, sentences in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+}
 HOLDS = """
 import functools
+import json
 import numpy as np
 import fedlearn as fl
 from fedlearn.book.claims import leads, stored as table_of
 from fedlearn.book.grids import grid as grid_of
+from fedlearn.data.sources import data_path
 from fedlearn.lab.results import paired
 
 stored_runs = functools.cache(fl.results.load)

@@ -12,7 +12,7 @@ from test_link import history as history_of
 import fedlearn as fl
 from fedlearn.book import choosing, claims
 from fedlearn.book.grids import chapter_file
-from fedlearn.data.sources import data_path
+from fedlearn.data import data_path
 
 
 def test_the_answer_is_not_there_before_the_guess():

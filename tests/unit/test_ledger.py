@@ -12,7 +12,7 @@ from fedlearn import claims
 LEDGER, NAMES = claims.load(), claims.NAMES
 ENTRIES = {
     "rpn": 53,
-    "fed_kgf": 131,
+    "fed_kgf": 132,
     "fed_mmd_fusion": 50,
     "fed_gkt": 102,
     "fed_repopt": 134,
