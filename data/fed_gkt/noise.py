@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from fedlearn.data.sources import data_path
+from fedlearn.data import data_path
 from torch import nn
 
 import fedlearn as fl

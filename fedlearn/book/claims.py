@@ -74,7 +74,7 @@ def measured(row: dict[str, Any], runs: "pandas.DataFrame") -> list[float]:
     """One number a seed: the row's measure of the runs with its line's label. Its
     ``where`` maps columns, such as the data set, to the beginnings of the names that
     count."""
-    if row["measure"] not in runs:
+    if row.get("measure") not in runs:
         return []
     chosen = runs["label"].str.lower() == row["line"].lower()
     for column, starts in row.get("where", {}).items():

@@ -449,6 +449,8 @@ def make(
     folder = Path(folder)
     out = Path(out)
     copies, *_ = pick(kind, KINDS, "kind of course")
+    if not folder.is_dir():
+        raise ValueError(f"There is no folder {folder}.")
     students = roster(seed_from) if seed_from else []
     book = folder.resolve()
     course = out.resolve()

@@ -87,7 +87,7 @@ def masks_of(texts: Iterable[str]) -> list[torch.Tensor]:
 
 def scenes_of(task: str, count: int | None = None) -> tuple[torch.Tensor, ...]:
     """The scenes of the test set and their boxes or masks."""
-    make = TASKS[task]
+    make: Any = TASKS[task]
     return make("digits", 2, train=2, test=count, device="cpu").test
 
 

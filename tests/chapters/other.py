@@ -35,7 +35,7 @@ import numpy as np
 import fedlearn as fl
 from fedlearn.book.claims import leads, stored as table_of
 from fedlearn.book.grids import grid as grid_of
-from fedlearn.data.sources import data_path
+from fedlearn.data import data_path
 from fedlearn.lab.results import paired
 
 stored_runs = functools.cache(fl.results.load)
