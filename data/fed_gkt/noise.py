@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from fedlearn.data import data_path
 from torch import nn
 
 import fedlearn as fl
 from fedlearn.book.grids import keep
+from fedlearn.data import data_path
 
 LEVELS = [0.5 * k for k in range(9)]
 SEEDS, CLIENTS, ROUNDS, BATCH = (0, 1, 2), 10, 6, 16
