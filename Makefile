@@ -8,7 +8,7 @@ ENV    := "$(PYTHON)" book/_environment.py "$(VENV)"
 PYTEST := -m pytest -n $(JOBS) $(if $(SLOW),-m "")
 NBVAL  := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/chapters/nbval_sanitize.cfg \
   --nbval-cell-timeout=3600 --nbval-kernel-startup-timeout=3600 --dist loadfile
-PARTS  := lint test-golden test-unit test-chapters test-class test-flower $(if $(SLOW),test-dist) book $(if $(SLOW),pdf) test-browser
+PARTS  := lint test-golden test-unit test-chapters test-class test-flower $(if $(SLOW),test-install) book $(if $(SLOW),pdf) test-browser
 # This clone wins over the one that the environment was made for. Numbers do not depend on the number of cores.
 export PYTHONPATH := $(CURDIR)
 export OMP_NUM_THREADS ?= 1
@@ -21,7 +21,7 @@ export CPU TORCH_INDEX TORCH_WHEEL
 unexport MPLBACKEND VIRTUAL_ENV UV_PYTHON
 
 .NOTPARALLEL:
-.PHONY: help env book pdf live test test-all lint test-unit test-chapters test-golden test-class test-flower test-browser test-dist test-processors gpu lock clean
+.PHONY: help env book pdf live test test-all lint test-unit test-chapters test-golden test-class test-flower test-browser test-install test-processors gpu lock clean
 help: # this list
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*# /\1 /p' Makefile | while read -r name what; do printf 'make %-14s %s\n' "$$name" "$$what"; done
 	@echo 'Options: VENV=<folder of the environment> PYTHON=<that makes it> JOBS=<chapters at a time> SLOW=1 (tests marked slow, too)'
@@ -72,8 +72,8 @@ test-flower: env # the same methods on Flower, in an environment of its own
 	  "$(VENV)-flower/bin/python" $(PYTEST) $(NBVAL) _build/other-flower; fi
 test-browser: $(if $(SLOW),$(BOOK:book=pdf),$(BOOK)) # the built site and live widgets in headless Chromium (a choice of pages)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) $(PYTEST) tests/browser
-test-dist: env # wheel and sdist, in empty environments
-	@$(PY) -m pytest tests/dist
+test-install: env # wheel and sdist in empty environments; lessons beside what Colab holds
+	@$(PY) -m pytest tests/install
 gpu: # what only a GPU can show, into OUT=gpu-results, in MINUTES=20; PYTHON needs torch, numpy and safetensors, no environment is made
 	@$(PYTHON) tests/gpu/run.py --out "$(or $(OUT),gpu-results)" --minutes $(or $(MINUTES),20) $(if $(STEPS),--steps $(STEPS))
 clean: # remove the build (not the environment)

@@ -109,17 +109,23 @@ def install(first, folder, group):
         names = filter(GPU.fullmatch, re.findall(r'^name = "(.+)"', locked, re.M))
         sync += [f"--no-install-package={name}" for name in names]
     place = {"UV_PROJECT_ENVIRONMENT": str(folder)}
-    if trouble(*sync, "--check", **place):
+    # uv takes a package whose files were copied in part for an installed one
+    mark = first / f"{group}-is-not-complete.txt"
+    how = ["--compile-bytecode", *(["--reinstall"] if mark.exists() else [])]
+    if mark.exists() or trouble(*sync, "--check", **place):
         print(f"==== installing into {folder}: minutes the first time ====", flush=True)
-        why = trouble(*sync, "--compile-bytecode", **place)
+        mark.touch()
+        why = trouble(*sync, *how, **place)
         if why:
             return why
     version = "from importlib.metadata import version; version('torch')"
-    if torch and trouble(python, "-c", version):
+    if torch and (mark.exists() or trouble(python, "-c", version)):
+        mark.touch()
         pip = [*uv, "pip", "install", "--python", python, "--no-deps", *torch.split()]
-        why = trouble(*pip, "--compile-bytecode")
+        why = trouble(*pip, *how)
         if why:
             return why
+    mark.unlink(missing_ok=True)
     if folder != first:  # its kernel runs chapters
         return trouble(python, "-m", "ipykernel", "install", f"--prefix={folder}")
     return ""

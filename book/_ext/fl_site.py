@@ -1,19 +1,15 @@
 """Local Sphinx extension: what a site needs to be found, shared and loaded.
 
-* A page says in its head what it is about: its first paragraph. Shared, it shows a
-  picture of stored runs. Addresses there are whole, so the picture and the site map
-  need `html_baseurl`, which fl_launch takes from `repository: url`.
+* A page that is shared shows a picture of stored runs (sphinxext.opengraph writes its
+  head). Addresses there are whole, so the picture and the site map need `html_baseurl`,
+  which fl_launch takes from `repository: url`.
 * 404.html, which GitHub Pages shows for whatever is missing.
 * A script of the package that notebooks carry in their text is one file of the site.
 """
 
 import hashlib
-import html
 import re
 from pathlib import Path
-
-from docutils import nodes
-from sphinx.addnodes import toctree
 
 LONG = 50_000  # characters of a script that is worth a file
 SCRIPT = re.compile(r"<script>((?:(?!</script>).)*)</script>", re.DOTALL)
@@ -24,43 +20,18 @@ MISSING = """<h1>This page is not here</h1>
 <a href="search.html">the search</a> are.</p>"""
 
 
-def summary(doctree):
-    """The first paragraph, or as many whole words of it as search engines show."""
-    for paragraph in doctree.findall(nodes.paragraph):
-        if not paragraph.next_node(toctree) and (text := paragraph.astext().strip()):
-            text = " ".join(text.split())
-            return text if len(text) <= 200 else text[:197].rsplit(" ", 1)[0] + " ..."
-    return ""
+def configure(app, config):
+    """Addresses of pictures are whole, so the preview needs the site's address."""
+    base = config.html_baseurl
+    config.ogp_site_url = base
+    config.ogp_image = base + PREVIEW if base else None
 
 
-def describe(app, page, template, context, doctree):
-    base = app.config.html_baseurl
-    if page == "404":  # shown for addresses in any folder
-        context["metatags"] = f'<base href="{base or "/"}">'
-        return
-    if doctree is None:
-        return
-    about = summary(doctree)
-    title = re.sub(r"<[^>]+>", "", context.get("title", ""))
-    tags = {
-        "og:title": html.unescape(title),
-        "og:type": "website" if page == app.config.root_doc else "article",
-        "og:site_name": app.config.html_title,
-        "og:description": about,
-    }
-    if base:
-        tags |= {
-            "og:url": f"{base}{page}.html",
-            "og:image": base + PREVIEW,
-            "og:image:alt": "Test accuracy against bytes: FedAvg, RPN and STC",
-        }
-    meta = '<meta property="{}" content="{}">'
-    lines = [meta.format(name, html.escape(text)) for name, text in tags.items()]
-    if about:
-        lines.append(f'<meta name="description" content="{html.escape(about)}">')
-    if base:
-        lines.append('<meta name="twitter:card" content="summary_large_image">')
-    context["metatags"] += "\n".join(lines)
+def missing_base(app, page, template, context, doctree):
+    """404.html is shown for addresses in any folder."""
+    if page == "404":
+        base = app.config.html_baseurl or "/"
+        context["metatags"] = f'<base href="{base}">'
 
 
 def measure_links(app, page, template, context, doctree):
@@ -113,7 +84,8 @@ def finish(app, error):
 
 
 def setup(app):
-    app.connect("html-page-context", describe)
+    app.connect("config-inited", configure, priority=900)  # after fl_launch
+    app.connect("html-page-context", missing_base)
     app.connect("html-page-context", measure_links)
     app.connect("html-page-context", long_scripts)
     app.connect("html-collect-pages", missing)

@@ -58,7 +58,7 @@ def test_one_value_gives_binder_and_colab_and_a_cell_that_installs_the_package(
     ):
         assert button in page
     # what is shared is told by its first lines, and found
-    assert f'<meta property="og:image" content="{site}_static/preview.png">' in page
+    assert f'<meta property="og:image" content="{site}_static/preview.png" />' in page
     with Image.open(tmp_path / "_build/html/_static/preview.png") as picture:
         assert picture.size == (1200, 630)
     assert (

@@ -130,7 +130,7 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
     (checkpoint,) = tmp_path.iterdir()
     assert not main(["run", "rpn", *few, "--rounds", "1", "--seed", "1"])
     assert [*tmp_path.iterdir()] == [checkpoint]
-    resumed = ["--rounds", "3", "--threads", "2", "--checkpoint", str(checkpoint)]
+    resumed = ["--rounds", "3", "--threads", "1", "--checkpoint", str(checkpoint)]
     assert not main(["run", "rpn", *few, *resumed, "--out", "a"])
     assert begun == [1, 2, 1, 2, 3]
     assert not main(["run", "rpn", *few, "--rounds", "3", "--out", "b.json"])

@@ -1,4 +1,4 @@
-"""What `pip install fedlearn` brings is enough; `make test-dist` does the same with the wheel."""
+"""What `pip install fedlearn` brings is enough; `make test-install` tries the wheel."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ def test_without_the_extras_runs_work(tmp_path):
     } <= hidden
     assert {"constriction", "joblib", "psutil"} <= hidden
     done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "dist" / "lean.py", *hidden],
+        [sys.executable, ROOT / "tests" / "install" / "lean.py", *hidden],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "FEDLEARN_DATA": str(tmp_path)},
         capture_output=True,

@@ -70,3 +70,20 @@ def test_an_old_python_is_refused(program, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="is older"):
         check(tmp_path / "environment")
     assert not any(tmp_path.iterdir())
+
+
+def test_what_was_installed_in_part_is_installed_again(program, tmp_path, monkeypatch):
+    answers = ["not in sync", "the disk is full", "", ""]
+    calls = []
+
+    def trouble(*words, **_):
+        calls.append(words)
+        return answers.pop(0)
+
+    install = program["install"]
+    monkeypatch.setitem(install.__globals__, "trouble", trouble)
+    assert install(tmp_path, tmp_path, "dev") == "the disk is full"
+    assert not install(tmp_path, tmp_path, "dev")
+    assert not install(tmp_path, tmp_path, "dev")
+    assert ["--check" in words for words in calls] == [True, False, False, True]
+    assert ["--reinstall" in words for words in calls] == [False, False, True, False]

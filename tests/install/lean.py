@@ -1,10 +1,9 @@
-"""What works with nothing but what `pip install fedlearn` brings, and how the rest says what it lacks, as a program. Its
-arguments are modules to hide."""
+"""What works with nothing but what `pip install fedlearn` brings, and how the rest says what
+it lacks, as a program. Its arguments are modules to hide."""
 
 import sys
 from contextlib import redirect_stderr
 from io import StringIO
-from pathlib import Path
 
 sys.modules |= dict.fromkeys(sys.argv[1:])  # None: an import fails
 import fedlearn as fl  # noqa: E402
@@ -18,7 +17,18 @@ assert len(fl.results.load("rpn_digits")) == 20
 small = "--clients 3 --train 60 --test 30 --rounds 2 --no-progress".split()
 for words in (
     ["run", "fedavg", *small],
-    ["compare", "fedavg", "rpn", "fed_kgf", *small, "--link", "LTE", "--seed", "0", "1"],
+    [
+        "compare",
+        "fedavg",
+        "rpn",
+        "fed_kgf",
+        *small,
+        "--link",
+        "LTE",
+        "--seed",
+        "0",
+        "1",
+    ],
     ["methods"],
     ["check"],
 ):
@@ -48,7 +58,9 @@ LACKS = {
     "seeing": [
         lambda: fl.seeing.detection("digits"),
         lambda: main(["run", "fedavg", "--task", "segmentation"]),
-        lambda: main(["run", "fedavg", "--network", "scene_detector", "--task", "detection"]),
+        lambda: main(
+            ["run", "fedavg", "--network", "scene_detector", "--task", "detection"]
+        ),
     ],
     "lesson": [
         lambda: fl.explore("Explorer 1", "rpn", "", ""),
