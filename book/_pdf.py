@@ -70,11 +70,11 @@ tr, figcaption, figure:not(:has(table)), .fl-card { break-inside: avoid; }
 def listed() -> list[tuple[str, str]]:
     """(caption of its part, page) of the table of contents."""
     toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
-    pages = [
-        (part["caption"], page["file"])
-        for part in toc["parts"]
-        for page in part["chapters"]
-    ]
+    pages = []
+    for part in toc["parts"]:
+        for page in part["chapters"]:
+            below = [p["file"] for p in page.get("sections", ()) if "file" in p]
+            pages += [(part["caption"], file) for file in (page["file"], *below)]
     return [("", toc["root"]), *(page for page in pages if page[1] not in LEFT_OUT)]
 
 
