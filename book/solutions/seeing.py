@@ -72,5 +72,5 @@ left from right any more.
 
 (c) A box has to be right to a fraction of its size, a class is only right or wrong:
 mAP@0.5:0.95 asks for closer boxes than mAP@0.5 does, so it falls by a larger factor.
-The stored runs agree: RPN has 47 % of FedAvg's mAP@0.5 (0.424 of 0.897), and 24 % of its
-mAP@0.5:0.95 (0.137 of 0.567)."""
+The stored runs agree: RPN has 47 % of FedAvg's mAP@0.5 (0.424 of 0.897), and 24 % of
+its mAP@0.5:0.95 (0.137 of 0.567)."""
