@@ -160,6 +160,28 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     )
 
 
+def test_an_exercise_on_the_cells_of_its_page_names_the_page(tmp_path):
+    source = book(tmp_path / "book")
+    paper = cell(
+        "> ★ **Exercise 1.** In `half`, change the line. Run its cell.", "markdown"
+    )
+    alone = cell("> ★ **Exercise 2.** Why?", "markdown")
+    lesson = ["import fedlearn as fl", "def half(x):\n    return x / 2", paper]
+    lesson += ['fl.solution("a-c")', alone, 'fl.solution("a-d")']
+    cells = [cell(c) if isinstance(c, str) else c for c in lesson]
+    (source / "part").mkdir()
+    (source / "part" / "b.ipynb").write_text(json.dumps({"cells": cells}))
+    classroom.make(source, tmp_path / "out")
+    _, setup, first, _, second, _ = sources(
+        tmp_path / "out" / "source" / "b" / "b.ipynb"
+    )
+    assert setup == classroom.BEGIN, (
+        "the function stays on the page, where it is changed"
+    )
+    assert first.endswith(classroom.ON_THE_PAGE.format(page="part/b.ipynb"))
+    assert second == alone["source"][0]
+
+
 # ---- the course of the whole book ----------------------------------------------------------------
 
 
@@ -398,7 +420,9 @@ def test_each_question_has_four_answers_and_one_is_right():
     assert questions[::2] == [str(k) for k in range(1, 25)]
     for number, question in zip(questions[::2], questions[1::2], strict=True):
         assert re.findall(r"^\* ([a-d])\) ", question, re.MULTILINE) == [*"abcd"]
-        right, reasons = re.search(r"\*Right: ([a-d])\.\*(.*)", question, re.DOTALL).groups()
+        right, reasons = re.search(
+            r"\*Right: ([a-d])\.\*(.*)", question, re.DOTALL
+        ).groups()
         wrong = set("".join(re.findall(r"\b([a-d])\)", reasons)))
         assert wrong == {*"abcd"} - {right}, number
 
@@ -406,7 +430,9 @@ def test_each_question_has_four_answers_and_one_is_right():
 def test_the_points_of_the_examination_add_up():
     text = (BOOK / "teach" / "examination.md").read_text()
     paper = text.partition("## Solutions")[0]
-    tasks = re.findall(r"^\*\*(\w+)[^*]*\((\d+) points\)\.\*\*(.*?)(?=^\*\*|\Z)", paper, re.S | re.M)
+    tasks = re.findall(
+        r"^\*\*(\w+)[^*]*\((\d+) points\)\.\*\*(.*?)(?=^\*\*|\Z)", paper, re.S | re.M
+    )
     assert sum(int(points) for name, points, _ in tasks if name.isdigit()) == 60
     for name, points, task in tasks:
         shares = [int(n) for n in re.findall(r"\((\d)\)", task)]
