@@ -293,7 +293,9 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
     guide = {
         p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()
     }
-    assert {"README.md", "plan.md", "hub.md", "privacy.md", "slides.py"} < {*guide}
+    for name in ("plan", "sessions", "questions", "examination", "hub", "privacy"):
+        assert f"{name}.md" in guide
+    assert {"README.md", "slides.py"} < {*guide}
     assert "that is one direction only" in guide["fedavg.md"]
     assert "return sorted(torch.randperm" in guide["fedavg.md"]
     rows = guide["exercises.csv"].splitlines()
