@@ -136,7 +136,7 @@ class History:
 
     @property
     def measure(self) -> str:
-        """What the column accuracy holds: a task's main metric may have another name."""
+        """The name of the task's main metric, which the column accuracy holds."""
         return self.meta.get("task", {}).get("accuracy", "accuracy")
 
     @property

@@ -162,7 +162,7 @@ def results_of(runs, title):
             }
         )
     caption = f"Stored runs of {title}: mean and standard deviation over the seeds."
-    table = show.sortable("M.1", pandas.DataFrame(rows), caption).content
+    table = show.sortable("M.1", pandas.DataFrame(rows), caption, caption).content
     return f"```{{raw}} html\n{setup.styles().content}{table}\n```"
 
 

@@ -13,17 +13,17 @@ answer = 1.0
 # %% fed_kgf-share
 """A good answer says (1) that no single owner dictates the answers any more: they
 spread over several classes, though one may still have the larger share. With five seeds
-it had about two thirds of the answers on average, where one owner's classifier had all;
-where boats are alike, one owner's had about three quarters; (2) that accuracy stays low
+that class had about two thirds of the answers on average. With one owner's classifier
+it had all, or about three quarters where boats are alike; (2) that accuracy stays low
 in these few rounds, because the other modules still come from one client each, and
-generated kernels learn slowly; (3) what it costs: every client but the owner sends 330
-numbers more. A mean upload was 774 numbers, so it grows by nearly 40 %. With all
-kernels learned the same cure repairs most of the damage: Table 5A.8 of the audit has
-the runs."""
+generated kernels learn slowly; (3) the cost: every client but the owner sends 330 more
+numbers. A mean upload was 774 numbers, so it grows by nearly 40 %. With all kernels
+learned, the same cure repairs most of the damage: Table 5A.8 of the audit has the
+runs."""
 
 # %% fed_kgf-gradient
-"""Each copy brings its own g times the slope (5.2), and what comes to the same base
-kernel adds up: `index_add_` does it. A base kernel without copies hears nothing."""
+"""Each copy brings its own g times the slope (5.2), and contributions to the same base
+kernel add up: `index_add_` does that. A base kernel without copies hears nothing."""
 import torch
 
 
@@ -37,14 +37,14 @@ answer = heard_by
 
 # %% fed_kgf-upload
 """16 base kernels of 512 x 3 x 3; four numbers for each of the 512 channels, since
-batch normalisation does not care who made them; and the dense layer with its
+batch normalisation doesn't care who made them; and the dense layer with its
 biases."""
 answer = 16 * 512 * 9 + 4 * 512 + (512 * 10 + 10)
 
 # %% fed_kgf-smooth
 """The sign in front of the power may stay: the power itself goes through zero
-smoothly. In front of the bias stands a line that is cut off at -1 and 1, and
-reaches them at 0.1."""
+smoothly. The bias is multiplied by a line through zero, cut off at -1 and 1,
+which it reaches at a size of 0.1."""
 
 
 def smooth(w, alpha, beta):
@@ -55,7 +55,7 @@ answer = smooth
 
 # %% fed_kgf-privacy
 """(a) Nothing: each tensor comes from one client, so the sum *is* that client's
-tensor. With fewer groups than clients, several clients share a group and sums have
+tensor. With fewer groups than clients, several clients share a group, and sums have
 more than one term.
 
 (b) Its modules stay as they were, beside nine that moved on: a mixture of two

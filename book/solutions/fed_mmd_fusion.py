@@ -7,24 +7,24 @@ and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check 
 # %% fed_mmd_fusion-twin
 """Zero for the plain network. Not zero with batch normalisation. The stream that trains
 normalises by its own batch. The frozen one normalises by the averages that it was
-given: in a round those of the download, and in this cell, where nothing has been
-trained, the default values 0 and 1. So two equal networks answer differently, and the
-band pulls from the first step on.
+given. In a round those are the download's; in this cell, where nothing has been
+trained, they're the default values 0 and 1. So two equal networks answer differently,
+and the band pulls from the first step on.
 
 A good answer says (1) what was predicted; (2) that the weights are equal and the
-statistics are not; (3) that for a client with few classes its batch is far from the
+statistics are not; (3) that a batch from a client with few classes is far from the
 average of all; (4) what one could do: give the frozen stream the statistics of the same
 batch (not tried here), or do without batch normalisation, as the paper does."""
 
 # %% fed_mmd_fusion-weights
 """A good answer (1) predicts before it runs; (2) finds that a tenth of the weight helps
-less: by the rounds to 60 % and by the last quarter its mean lies between the two
-others, by the last test it does not; (3) finds that ten times the weight lets nobody
-learn at this rate: narrow bells pull so hard that steps become huge, numbers are no
-longer finite, and the server refuses such answers (the warning); (4) says how far the
-seeds lie apart. At the smaller rate of Figure 6.3, with normalisation, no answer is
-refused with a weight of 1. But with four clients accuracy stays far below the others,
-and with twelve at guessing."""
+less: in the rounds to 60 % and the last quarter its mean lies between the other two,
+in the last test it doesn't; (3) finds that ten times the weight lets nobody learn at
+this rate: narrow bells pull so hard that steps become huge, numbers are no longer
+finite, and the server refuses such answers (the warning); (4) says how far apart the
+seeds lie. At the smaller rate of Figure 6.3, with normalisation, no answer is refused
+with a weight of 1. But with four clients accuracy stays far below the others, and with
+twelve at guessing."""
 import fedlearn as fl
 
 answer = {
@@ -34,7 +34,7 @@ answer = {
 
 # %% fed_mmd_fusion-diagonal
 """A matrix of n x n pairs has n(n - 1) entries off its diagonal. Between the two
-samples there are no pairs of a point with itself, so that mean stays as it is. The
+samples no point is paired with itself, so that mean stays as it is. The
 result may be negative: its expectation is zero when both samples come from one
 distribution."""
 

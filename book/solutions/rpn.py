@@ -6,7 +6,7 @@ and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check 
 
 # %% rpn-numbers
 """There are 32 kernels in the first layer and 32 * 64 in the second. Each sends one
-number in place of nine. In all 1.4 % are saved: there are almost no kernels here."""
+number instead of nine. In all, 1.4 % is saved: there are almost no kernels here."""
 answer = 1_199_882 - 8 * (32 + 32 * 64)
 
 # %% rpn-forget
@@ -35,10 +35,10 @@ def unpool(means, k):
 answer = (pool, unpool)
 
 # %% rpn-share
-"""A good answer (1) predicts before it runs, accuracy and bytes both; (2) finds that
-the last layer brings most of the saving, since two thirds of the numbers stand there;
-(3) finds that every further layer saves less, and that the second to be pooled costs
-most; (4) says how far the seeds lie apart, which is by some points."""
+"""A good answer (1) predicts both accuracy and bytes before it runs; (2) finds that the
+last layer brings most of the saving, since it holds two thirds of the numbers; (3)
+finds that every further layer saves less, and that the second to be pooled costs most;
+(4) says how far apart the seeds lie: by some points."""
 import fedlearn as fl
 
 answer = {
@@ -53,11 +53,11 @@ kernels = 3 * 64 + 64 * 64
 answer = 1_756_426 - 24 * kernels
 
 # %% rpn-scaled
-"""The weights move further in a round. So does the recovered model from the models
-whose batch statistics it carries: compare both accuracies, as it is and with the
-statistics measured anew, before you judge the louder weights. With the chapter's own
-parameters, and with the seeds 1 and 2 as well, the louder model is much worse as it is,
-and about as good as RPN with new statistics: what it loses, it loses there."""
+"""The weights move further in a round. So the recovered model moves further from the
+models whose batch statistics it carries. Measure its accuracy twice, as it is and with
+new statistics, before you judge the louder weights. With the chapter's own parameters,
+and with seeds 1 and 2 as well, the louder model is much worse as it is. With new
+statistics it's about as good as RPN, so the statistics cost the points."""
 import fedlearn as fl
 
 
@@ -75,11 +75,11 @@ class Scaled(fl.wire.Coder):
 answer = Scaled()
 
 # %% rpn-late
-"""(a) A model that never existed: the first model plus that part of the sum which the
-client heard. Its residual then has a wrong start, and no error is raised.
+"""(a) A model that never existed: the first model plus the part of the sum that the
+client heard. Its residual then starts from a wrong model, and no error is raised.
 
 (b) Seven times one message; larger than the dense model as soon as the number of missed
-rounds exceeds the factor of the compression.
+rounds exceeds the compression factor.
 
 (c) No. The sum of two sparse tensors has up to twice as many entries, at other places
 each time, and soon the sum is dense. Means stay means, because all clients pool over

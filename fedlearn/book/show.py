@@ -8,6 +8,7 @@ is run alone.
 import html
 import io
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WIDTH = 680  # px of a chart in a notebook
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
 DECIMALS = re.compile(r"(\.\d\d)\d+")
@@ -250,12 +252,12 @@ def runs(
 
 
 class Chart(Shown):
-    """A Vega-Lite chart in two outputs: the spec alone, which Jupyter, VS Code and
-    Colab draw, and HTML with the caption, in which the spec lies hidden until the
-    site's script draws it.
+    """A Vega-Lite chart in two outputs: the spec, which Jupyter, VS Code and Colab draw,
+    with a still for places without Vega; and HTML with the caption, in which the spec
+    lies hidden until the site's script draws it.
 
     They are two, because JupyterLab would show the HTML of one output in place of its
-    spec.
+    spec. A number is the width there: JupyterLab gives a cell outside the window none.
     """
 
     def __init__(self, spec: dict[str, Any], content: str, text: str) -> None:
@@ -263,9 +265,14 @@ class Chart(Shown):
         self.spec = spec
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
+        with extra("lesson"):
+            from IPython.display import display
+            from vl_convert import vegalite_to_png
 
-        display({"application/vnd.vegalite.v5+json": self.spec}, raw=True)
+        spec = self.spec | {"width": WIDTH}
+        still = b64encode(vegalite_to_png(spec, vl_version="5.20")).decode()
+        outputs = {"application/vnd.vegalite.v5+json": spec, "image/png": still}
+        display(outputs, raw=True)
         display({"text/html": self.content, "text/plain": self.text}, raw=True)
 
 

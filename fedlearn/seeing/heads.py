@@ -222,11 +222,11 @@ class SimOTA(Head):
     ``FAR`` more unless the place is both in the box and near the middle. The number of
     places of an object is the sum of its ``MOST`` largest IoU, at least one; the
     cheapest places are assigned. A place that several objects want goes to the cheapest
-    pair. The loss of an image is, divided by its number of assigned places,
+    pair. The loss of an image is divided by its number of assigned places:
 
-        assigned places: 5 (1 - IoU^2) + BCE of the classes; the target of the true
-                         class is the IoU
-        all places:      BCE of objectness, but for places in an ignored object
+    * assigned places: 5 (1 - IoU^2) + BCE of the classes, of which the true one has the
+      IoU as its target
+    * all places: BCE of objectness, but for places in an ignored object
     """
 
     RADIUS = 1.5

@@ -87,4 +87,5 @@ def test_lessons_change_nothing_that_colab_pins():
         "jedi",
         "lightning-utilities",
         "torchmetrics",
+        "vl-convert-python",
     }
