@@ -51,6 +51,12 @@ ABOUT = (
     "Write each answer into its cell, and run all of them: a check "
     "says what is not yet right."
 )
+# words of an exercise that speak of its page, which an assignment does not hold
+OF_THE_PAGE = re.compile(r"\b(?:cells?|line|loop|Figure|Table)\b")
+ON_THE_PAGE = (
+    "*The cells and figures that this exercise speaks of are on the page "
+    "`{page}`. Change and run them there, and answer here.*"
+)
 NBGRADER = """from nbgrader import preprocessors
 
 
@@ -253,9 +259,17 @@ def varied(name: str) -> Varied | None:
     return test if isinstance(test, Varied) else None
 
 
+def prompt_of(exercise: Exercise, page: Path) -> str:
+    """What an assignment asks: the text of an exercise, and where its cells are."""
+    text = linked(exercise.prompt, Path(), set())
+    if OF_THE_PAGE.search(text):
+        text += f"\n\n{ON_THE_PAGE.format(page=page.as_posix())}"
+    return text
+
+
 def assignment(
     notebook: dict[str, Any],
-    stem: str,
+    page: Path,
     kind: str,
     answers: dict[str, Solution],
     seeded: bool,
@@ -265,12 +279,13 @@ def assignment(
     questions = exercises(notebook["cells"])
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     first = next((k for k, c in enumerate(code, 1) if IMPORT.search(source(c))), 0)
-    prompts = {e.name: linked(e.prompt, Path(), set()) for e in questions}
-    quoted = " ".join(re.findall("`(.*?)`", " ".join(prompts.values())))
+    written = " ".join(e.prompt for e in questions if e.check)
+    quoted = " ".join(re.findall("`(.*?)`", written))
     stubs = "\n".join(source(e.answer) for e in questions if e.answer)
     answered = {*re.findall(r"^(?:def |class )?(\w+)", stubs, re.MULTILINE)}
     helpers = definitions(code[first:], {*re.findall(r"\w+", quoted)}, answered)
     heading = re.search("^# (.*)", source(notebook["cells"][0]), re.MULTILINE)
+    stem = page.stem
     title = heading[1] if heading else stem
     cells = [new_cell("markdown", f"# {title}: exercises\n\n{ABOUT}")]
     if kind == "otter":
@@ -289,7 +304,7 @@ def assignment(
             text = "# your own numbers, in place of those in the text below\n"
             text += f'fl.book.given("{e.name}")'
             cells.append(new_cell("code", text, f"{e.name}-given"))
-        cells += question(e, prompts[e.name], kind, answers.get(e.name))
+        cells += question(e, prompt_of(e, page), kind, answers.get(e.name))
     for k, cell in enumerate(cells):
         cell["id"] = f"{stem}-{k:03}"
         if kind == "otter":  # which has marks of its own
@@ -476,7 +491,7 @@ def make(
             texts[page] = as_text(page_of(notebook, page, {*files}))
             questions[page] = exercises(notebook["cells"])
             if questions[page]:
-                graded = assignment(notebook, stem, kind, answers, bool(students))
+                graded = assignment(notebook, page, kind, answers, bool(students))
                 name = f"{stem}/{stem}.ipynb" if kind == "nbgrader" else f"{stem}.ipynb"
                 texts[Path(copies, name)] = as_text(graded)
         except ValueError as error:

@@ -160,6 +160,28 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     )
 
 
+def test_an_exercise_on_the_cells_of_its_page_names_the_page(tmp_path):
+    source = book(tmp_path / "book")
+    paper = cell(
+        "> ★ **Exercise 1.** In `half`, change the line. Run its cell.", "markdown"
+    )
+    alone = cell("> ★ **Exercise 2.** Why?", "markdown")
+    lesson = ["import fedlearn as fl", "def half(x):\n    return x / 2", paper]
+    lesson += ['fl.solution("a-c")', alone, 'fl.solution("a-d")']
+    cells = [cell(c) if isinstance(c, str) else c for c in lesson]
+    (source / "part").mkdir()
+    (source / "part" / "b.ipynb").write_text(json.dumps({"cells": cells}))
+    classroom.make(source, tmp_path / "out")
+    _, setup, first, _, second, _ = sources(
+        tmp_path / "out" / "source" / "b" / "b.ipynb"
+    )
+    assert setup == classroom.BEGIN, (
+        "the function stays on the page, where it is changed"
+    )
+    assert first.endswith(classroom.ON_THE_PAGE.format(page="part/b.ipynb"))
+    assert second == alone["source"][0]
+
+
 # ---- the course of the whole book ----------------------------------------------------------------
 
 
@@ -271,7 +293,9 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
     guide = {
         p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()
     }
-    assert {"README.md", "plan.md", "hub.md", "privacy.md", "slides.py"} < {*guide}
+    for name in ("plan", "sessions", "questions", "examination", "hub", "privacy"):
+        assert f"{name}.md" in guide
+    assert {"README.md", "slides.py"} < {*guide}
     assert "that is one direction only" in guide["fedavg.md"]
     assert "return sorted(torch.randperm" in guide["fedavg.md"]
     rows = guide["exercises.csv"].splitlines()
@@ -355,3 +379,63 @@ def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match="columns"):
         fl.progress()
+
+
+# ---- the lecturer's pages ------------------------------------------------------------------------
+
+
+MARKS = """assignment,duedate,timestamp,student_id,last_name,first_name,email,raw_score,\
+late_submission_penalty,score,max_score
+fedavg,,2026-11-20 10:00:00,007,Bond,J.,,5.0,0.0,5.0,7.0
+fedavg,,,zoë,,,,0.0,0.0,0.0,7.0
+rpn,,2026-11-27 10:00:00,007,Bond,J.,,4.0,1.0,3.0,4.0
+rpn,,2026-11-27 10:00:00,zoë,,,,4.0,0.0,4.0,4.0
+"""
+
+
+def test_marks_become_what_moodle_and_canvas_import(tmp_path, monkeypatch):
+    text = (BOOK / "teach" / "lecturer.md").read_text()
+    shape, moodle, canvas, otter = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("marks.csv").write_text(MARKS)
+    exec(shape + moodle + canvas, {})
+    assert Path("moodle.csv").read_text() == (
+        "student,fedavg,rpn\n007,5.0,3.0\nzoë,0.0,4.0\n"
+    )
+    assert Path("canvas.csv").read_text() == (
+        "Student,ID,SIS User ID,SIS Login ID,Section,fedavg,rpn\n"
+        "Points Possible,,,,,7.0,4.0\n"
+        ",,,007,,5.0,3.0\n,,,zoë,,0.0,4.0\n"
+    )
+    tests = [{"name": "Public Tests"}]
+    tests += [{"name": name, "score": 2, "max_score": 3} for name in ("a", "b")]
+    Path("results", "ann").mkdir(parents=True)
+    Path("results", "ann", "results.json").write_text(json.dumps({"tests": tests}))
+    exec(otter + moodle + canvas, {})
+    assert Path("moodle.csv").read_text() == "student,fedavg\nann,4.0\n"
+    assert "Points Possible,,,,,6.0\n,,,ann,,4.0" in Path("canvas.csv").read_text()
+
+
+def test_each_question_has_four_answers_and_one_is_right():
+    text = (BOOK / "teach" / "questions.md").read_text()
+    questions = re.split(r"^\*\*(\d+)\.\*\* ", text, flags=re.MULTILINE)[1:]
+    assert questions[::2] == [str(k) for k in range(1, 25)]
+    for number, question in zip(questions[::2], questions[1::2], strict=True):
+        assert re.findall(r"^\* ([a-d])\) ", question, re.MULTILINE) == [*"abcd"]
+        right, reasons = re.search(
+            r"\*Right: ([a-d])\.\*(.*)", question, re.DOTALL
+        ).groups()
+        wrong = set("".join(re.findall(r"\b([a-d])\)", reasons)))
+        assert wrong == {*"abcd"} - {right}, number
+
+
+def test_the_points_of_the_examination_add_up():
+    text = (BOOK / "teach" / "examination.md").read_text()
+    paper = text.partition("## Solutions")[0]
+    tasks = re.findall(
+        r"^\*\*(\w+)[^*]*\((\d+) points\)\.\*\*(.*?)(?=^\*\*|\Z)", paper, re.S | re.M
+    )
+    assert sum(int(points) for name, points, _ in tasks if name.isdigit()) == 60
+    for name, points, task in tasks:
+        shares = [int(n) for n in re.findall(r"\((\d)\)", task)]
+        assert sum(shares) == int(points) or "each" in task, name

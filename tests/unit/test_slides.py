@@ -1,0 +1,78 @@
+"""The slides of a lesson: what is on one, and what is not made into one."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+SPEC = importlib.util.spec_from_file_location("slides", BOOK / "_slides.py")
+SLIDES = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(SLIDES)
+PAGE = """<article><section><h1>1. A lesson#</h1><p>How many? <strong>Guess.</strong></p>
+<section><h2>1.1. Talk#</h2><p>It worked.</p></section>
+<section><h2>1.2. A sum#</h2><p>Why.</p><div class="math">\\[a \\tag{1.1}\\]</div></section>
+<section><h2>1.3. Look#</h2><figure><div class="fl-vega" id="figure-1-1"></div></figure>
+<blockquote><p>Predict, then move.</p></blockquote>
+<details><summary>Hint</summary><p>Count.</p></details>
+<details><summary>Answer</summary><p>Seven.</p></details></section>
+<section><h2>1.4. The verdict#</h2><blockquote>
+<p><strong>Use it when</strong> it rains. Always.</p></blockquote></section>
+</section></article>"""
+
+
+def sections():
+    return BeautifulSoup(PAGE, "html.parser").article.find_all("section")
+
+
+def test_a_slide_has_a_picture_an_equation_or_a_question():
+    page, talk, total, look, verdict = sections()
+    assert SLIDES.slides(page, "A line.") == [] == SLIDES.slides(talk, "A line.")
+    (equation,) = SLIDES.slides(total, "A line.")
+    assert "A line." in equation and "tag{1.1}" in equation
+    figure, question = SLIDES.slides(look, "")
+    assert "figure-1-1" in figure and "Predict" in question
+    assert "Seven." in question.partition("fragment")[2] and "Count." not in question
+    (use,) = SLIDES.slides(verdict, "")
+    assert (
+        "When would you use it?" in use and "it rains." in use and "Always" not in use
+    )
+
+
+def test_a_sheet_has_a_figure_equations_bytes_a_verdict_and_a_trap():
+    facts = {"up": "4 bytes", "down": "none", "trap": "it rains"}
+    text = SLIDES.sheet(sections(), facts | {"figure": "1.1", "equations": ["1.1"]})
+    for part in ("figure-1-1", "tag{1.1}", *facts.values(), "Use it when it rains."):
+        assert part in text
+
+
+def test_lessons_come_in_the_order_of_the_book(tmp_path, monkeypatch):
+    monkeypatch.setattr(SLIDES, "SITE", tmp_path)
+    contents = yaml.safe_load((BOOK / "_toc.yml").read_text())
+    chapters = [page["file"] for part in contents["parts"] for page in part["chapters"]]
+    for name in chapters:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.html").touch()
+    names = SLIDES.lessons()
+    assert len(names) == 11 and names == [n for n in chapters if n in names]
+
+
+LESSONS = sorted(
+    str(path)[: -len("_audit.ipynb")] for path in BOOK.glob("*/*_audit.ipynb")
+)
+
+
+@pytest.mark.parametrize("name", [Path(path).name for path in LESSONS])
+def test_a_lessons_lines_are_short_and_its_sheet_is_whole(name):
+    (path,) = BOOK.glob(f"*/{name}.ipynb")
+    notebook = json.loads(path.read_text())
+    lines = SLIDES.picked(notebook)
+    assert len(lines) >= 5 and max(len(line.split()) for line in lines.values()) <= 12
+    sheet = notebook["metadata"]["sheet"]
+    text = "".join("".join(cell["source"]) for cell in notebook["cells"])
+    assert f'"{sheet["figure"]}"' in text and len(sheet["equations"]) <= 3
+    assert set(sheet["equations"]) <= set(re.findall(r"\\tag\{([\d.]+)\}", text))
