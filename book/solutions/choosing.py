@@ -18,9 +18,9 @@ def fitting(budget, up, down):
 answer = fitting
 
 # %% choosing-first
-"""A method is first if nobody outranks it. Ties are not passed on, so it is not
+"""A method is first if no other outranks it. Ties aren't passed on, so it isn't
 enough to compare each with the highest mean: that one may have run wild and outrank
-nobody, and a third may outrank yours all the same."""
+none, and a third may outrank yours all the same."""
 from math import sqrt
 from statistics import mean, variance
 
@@ -38,7 +38,7 @@ def first(scores):
 answer = first
 
 # %% choosing-even
-"""The latency and the download are the same on both sides and go away. What remains:
+"""The latency and the download are the same on both sides and cancel out. The rest:
 computing longer by 10 ms must be paid back by 29,708 bytes less, eight bits each. Up
 to about 24 Mbit/s it is. A telephone's uplink is slower, an office network is not; and
 a device five times slower computes 50 ms longer, and moves the limit to a fifth."""
@@ -48,27 +48,27 @@ answer = saved / (0.012 - 0.002)
 # %% choosing-images
 """Both accuracies err, so the difference has the variance $2p(1-p)/N$. Two of its
 standard errors are to be 0.01: $N = 8p(1-p) / 0.01^2$, which is 1,950. With
-450 images two standard errors are two points: differences below that are not worth a
+450 images two standard errors are two points: differences below that aren't worth a
 discussion, however many seeds there were."""
 p = 0.975
 answer = 4 * 2 * p * (1 - p) / 0.01**2
 
 # %% choosing-fair
 """(a) Smaller. If both err on the same images, their errors go up and down together,
-and the difference keeps only what is not shared. Count the images on which exactly
+and the difference keeps only the unshared ones. Count the images on which exactly
 one of them is right: only those carry information about who is better (McNemar's
 test).
 
 (b) Take the difference of the two methods seed by seed, and the standard error of
 these differences: their standard deviation over the root of $n$. What a hard split
-does to both goes away, so it is the better rule where the scores of two methods rise
+does to both goes away, so it's the better rule where the scores of two methods rise
 and fall together over the seeds. In some contests they do. And with five seeds
 it has only four degrees of freedom, so the factor must be larger: about 4 to decide as
 few twins as 3 does here.
 
 (c) FedAvg with FedGKT's edge and server network in one, at the clients, with the same
 budget of tuning. The clients may then be too weak for it, which is FedGKT's point:
-state what one round costs them in seconds, too. The chapter on FedGKT has runs of
+state the seconds that one round costs them, too. The chapter on FedGKT has runs of
 this kind."""
 
 # %% choosing-link

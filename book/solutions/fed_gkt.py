@@ -25,15 +25,15 @@ answer = teacher_of
 
 # %% fed_gkt-crossover
 """FedGKT and FedAvg send equally many bytes at $n = 8P / (4h + 8C + 6)$. With
-$h = 16 * 32 * 32$ and $C = 10$, rounded down, that is well over a hundred images. A
-client of the paper has thousands."""
+$h = 16 * 32 * 32$ and $C = 10$, rounded down, that's well over a hundred images. A
+client in the paper has thousands."""
 answer = 8 * 1_147_738 // (4 * 16 * 32 * 32 + 8 * 10 + 6)
 
 # %% fed_gkt-variants
 """(a) Only the distillation from the client to the server: the server would learn to
 repeat the clients' small networks, and here they are poor teachers.
 
-(b) All of them. The bytes and the work of a round stay as they were, and the accuracy
+(b) All of them. The bytes and the work of a round stay the same, and the accuracy
 after a round falls: see Figure 7.1 of the lesson.
 
 (c) More work for the client, about half of FedAvg's. In the middle of the network the
@@ -42,10 +42,10 @@ maps are harder to invert, not impossible. And then the extractor *has* to learn
 distillation may earn its place."""
 
 # %% fed_gkt-still
-"""The rounds print about what they printed before, most of them a little more. A
+"""The rounds print about the same numbers as before, most of them a little higher. A
 *random* first layer will do.
 
-A good answer says (1) that accuracy does not fall, though no client learned anything;
+A good answer says (1) that accuracy doesn't fall, though no client learned anything;
 (2) why that can be: the server learns from all sketches, and random patterns sketch a
 digit well enough; (3) why trained layers may even do harm: all clients begin with the
 same first layer, each then trains it on its own mixture of digits, and the server has

@@ -6,18 +6,18 @@ and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check 
 
 # %% fed_repopt-scalar
 """The accuracies of `rep` are no longer those of `three`, from the first round on. The
-gap is about a tenth, so it is no rounding.
+gap is about a tenth, so it isn't rounding.
 
 A good answer says (1) where the number is wrong: at the rim, which has no 1 x 1 branch,
 and in the middle from a channel to itself, where the 1 is missing; (2) that the rim now
 learns twice as fast as in the branches, so this is *another* training; (3) that another
-training need not be worse: with our seed it is ahead of the branches. But it is not
+training need not be worse: with our seed it is ahead of the branches. But it isn't
 what the branches would have learned."""
 
 # %% fed_repopt-constants
 """24,704: two for each output channel of each block, $s_3$ and $s_1$. The scale of the
-copy is trained, so it is part of the kernel and travels with it. In all these are a two
-thousandth of one message."""
+copy is trained, so it's part of the kernel and travels with it. In all this is a
+two-thousandth of one message."""
 answer = 2 * (64 + 4 * 128 + 6 * 256 + 16 * 512 + 2048)
 
 # %% fed_repopt-start
@@ -29,7 +29,7 @@ half the speed); (4) says that this is one seed. In Figure 8.4, with twelve clie
 step alone begins behind FedRepOpt and ends above it with each of three seeds."""
 
 # %% fed_repopt-fold
-"""The running mean is subtracted from $W * x + b$, and what is left is scaled: so the
+"""The running mean is subtracted from $W * x + b$, and the rest is scaled: so the
 bias is scaled with it, before `beta` is added."""
 
 
@@ -55,7 +55,7 @@ answer = depthwise_multiplier
 
 # %% fed_repopt-adam
 """The gradient of $W_3$ is $s_3 G$, and Adam divides the factor out: $W_3$ moves by
-`-lr * u`, and $W'$ by $s_3$ times that. So each scale acts once, and it is the *step*
+`-lr * u`, and $W'$ by $s_3$ times that. So each scale acts once, and it's the *step*
 that is multiplied. The package does so with `optimizer="adamw"`."""
 import torch
 
@@ -75,10 +75,10 @@ answer = change
 
 (b) Keeps it: momentum is linear.
 
-(c) Breaks it: Adam divides entry by entry, and the entries are others.
+(c) Breaks it: Adam divides entry by entry, and the entries differ.
 
 (d) Breaks it: the decay of $W'$ contains the decay of $s_{id}$. The authors' program
-has this for RepGhost.
+does this for RepGhost.
 
 (e) Breaks it by rounding, like 32 bits but more.
 

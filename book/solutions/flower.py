@@ -8,10 +8,10 @@ and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check 
 """The first comparison and the second are still true: the simulation of the package and
 the loop both keep what a client remembers. The last is false. `answer` builds `people`
 anew for each message and loses it when it returns, so DGC's clients have forgotten
-what they did not send. Nobody said so: there is no error, and the accuracies look
-sensible. They may even be higher. It is simply another method. In Flower what a client
-keeps has to be put into `context.state`, which Flower gives back to the client's
-next call. Define this function, and write in `answer`
+what they didn't send. Nobody said so: there is no error, and the accuracies look
+sensible. They may even be higher. It's simply another method. In Flower a client's
+memory has to be put into `context.state`, which Flower gives back to the client's next
+call. Define this function, and write in `answer`
 `data = remembering(people, k, asked, context)`: then the last comparison is true
 again."""
 from flwr.app import ArrayRecord
@@ -28,15 +28,15 @@ def remembering(people, k, asked, context):
 # %% flower-fails
 """Our server stops with an error, because a reply that reports a failure has no
 content. One client that is out of memory ends the run of all. Flower's ready-made
-strategy `FedAvg` does the opposite: it averages whoever answered, says so in its log,
-and returns a mean in which nobody is seen to be missing. Both are bad if a client
-fails often. If it is always the one with the most data, the model drifts away from it.
+strategy `FedAvg` does the opposite: it averages those that answered, says so in its
+log, and returns a mean that doesn't show who is missing. Both are bad if a client
+fails often. If it's always the one with the most data, the model drifts away from it.
 A server should go on with the others *and* write down who is missing, and why. The
-package's history has this in the column `refused`: client, and reason."""
+package's history shows this in the column `refused`: client, and reason."""
 
 # %% flower-bytes
-"""Twenty clients take part in a round, but all hundred are greeted, also those who are
-never drawn."""
+"""Twenty clients take part in a round, but all hundred are greeted, including those
+that are never drawn."""
 greetings = 100 * (1_500 + 2_100)
 answer = 50 * 20 * (2 * 6_781 + 1_100 + 1_300) + greetings
 

@@ -6,7 +6,7 @@ and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check 
 
 # %% seeing-iou
 """The overlap begins at the larger of the two left edges and ends at the smaller of the
-two right ones. If that is a negative length, there is none: without `max(0, ...)` two
+two right ones. If that length is negative, there is none: without `max(0, ...)` two
 boxes that are apart both ways get a positive product of two negative sides."""
 
 
@@ -21,8 +21,8 @@ def iou(a, b):
 answer = iou
 
 # %% seeing-ap
-"""At each of the 101 recalls counts the best precision that is reached there or later.
-`cummax` from behind is that; recalls that were never reached count as 0."""
+"""Each of the 101 recalls counts the best precision reached there or later. `cummax`
+from behind gives that; recalls that were never reached count as 0."""
 import torch
 
 
@@ -45,7 +45,7 @@ kernels = 16 + 16 * 32 + 32 * 64 + 2 * 64 * 64
 answer = 98_367 - 8 * kernels
 
 # %% seeing-mirror
-"""A mirror maps x to 64 - x, and what was the left edge is now the right one. Boxes are
+"""A mirror maps x to 64 - x, so the left edge becomes the right one. Boxes are
 measured at the edges of pixels, so nothing is off by one: the whole picture,
 (0, 0, 64, 64), is its own mirror image."""
 import torch
@@ -59,7 +59,7 @@ def mirrored(boxes):
 answer = mirrored
 
 # %% seeing-flat
-"""(a) None: it adds all nine up, so it is blind to which of them was bright, and blurs.
+"""(a) None: it adds up all nine, so it's blind to which of them was bright, and blurs.
 Edges, and with them the borders of a box, are *differences* of neighbours, and those
 have to come from what the seed drew into $M^0$.
 
@@ -70,7 +70,7 @@ convolution, and what a cell must know of its surroundings can be worked out one
 before. Pool that layer, too, and no kernel behind the last shrinking of the map tells
 left from right any more.
 
-(c) A box has to be right to a part of its size, the class only as such: mAP@0.5:0.95
-asks for more of the first than mAP@0.5 does, so it falls by a larger factor. The stored
-runs agree: RPN has 47 % of FedAvg's mAP@0.5 (0.424 of 0.897), and 24 % of its
-mAP@0.5:0.95 (0.137 of 0.567)."""
+(c) A box has to be right to a fraction of its size, a class is only right or wrong:
+mAP@0.5:0.95 asks for closer boxes than mAP@0.5 does, so it falls by a larger factor.
+The stored runs agree: RPN has 47 % of FedAvg's mAP@0.5 (0.424 of 0.897), and 24 % of
+its mAP@0.5:0.95 (0.137 of 0.567)."""
