@@ -336,7 +336,8 @@ def reason(claim: dict[str, Any]) -> str:
     code = f"<code>{html.escape(claim['formula'] or '')}</code>"
     if "data" in claim:
         figures = html.escape(to_json(claim["data"], ensure_ascii=False))
-        code = f"<summary>{code}</summary><code>data = {figures}</code>"
+        title = code if claim["formula"] else "printed numbers"
+        code = f"<summary>{title}</summary><code>data = {figures}</code>"
         return f"{text}<details>{code}</details>"
     return text + code if claim["formula"] else text
 
