@@ -279,8 +279,8 @@ class Chart(Shown):
 def chart(
     number: str,
     picture: Any,
-    caption: str,
-    alt: str,
+    caption: str = "",
+    alt: str = "",
     units: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
     says: Mapping[str, str] | None = None,
@@ -290,16 +290,23 @@ def chart(
 
     ``units`` maps parameters to the unit that a screen reader adds to the value; the
     values of the parameters in ``keep`` are there again when the reader comes back to
-    the page. ``says`` maps sliders to parameters that hold their value in words.
+    the page. ``says`` maps sliders to parameters that hold their value in words. What
+    is not given here stands in the chart: ``alt`` as its ``description``, the others in
+    its ``usermeta``.
     """
-    anchor, below = figcaption("Figure", number, caption)
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
+    own = spec.get("usermeta", {})
+    alt = alt or spec.get("description", "")
+    caption = caption or own.get("caption", "")
+    anchor, below = figcaption("Figure", number, caption)
     if not alt.strip():
         raise ValueError(f"Figure {number} needs an alternative text.")
-    spec |= {
-        "description": " ".join(alt.split()),
-        "usermeta": {"units": units or {}, "keep": list(keep), "says": says or {}},
+    meta = {
+        "units": units or own.get("units", {}),
+        "keep": list(keep or own.get("keep", ())),
+        "says": says or own.get("says", {}),
     }
+    spec |= {"description": " ".join(alt.split()), "usermeta": meta}
     data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")
     picture = (
         f'<figure class="fl"><div class="fl-vega" id="{anchor}" hidden>'
