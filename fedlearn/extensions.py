@@ -35,7 +35,11 @@ def find(name: Any, options: Mapping[str, Any], noun: str) -> Any:
         raise ImportError(
             f"{place} cannot be loaded: {type(error).__name__}: {error} ({line})."
         ) from error
-    public = {name: x for name, x in vars(module).items() if callable(x)}
+    public = {
+        name: x
+        for name, x in vars(module).items()
+        if callable(x) and not name.startswith("_")
+    }
     return pick(attribute, public, f"{noun} in {place}")
 
 

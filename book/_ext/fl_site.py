@@ -14,6 +14,7 @@ from pathlib import Path
 LONG = 50_000  # characters of a script that is worth a file
 SCRIPT = re.compile(r"<script>((?:(?!</script>).)*)</script>", re.DOTALL)
 PREVIEW = "_static/preview.png"
+CARD = '<meta name="twitter:card" content="summary_large_image" />'
 MISSING = """<h1>This page is not here</h1>
 <p>It has moved, or never was. <a href="index.html">The first page</a>,
 <a href="start/map.html">the map of the methods</a> and
@@ -24,7 +25,9 @@ def configure(app, config):
     """Addresses of pictures are whole, so the preview needs the site's address."""
     base = config.html_baseurl
     config.ogp_site_url = base
-    config.ogp_image = base + PREVIEW if base else None
+    if base:
+        config.ogp_image = base + PREVIEW
+        config.ogp_custom_meta_tags = [CARD]
 
 
 def missing_base(app, page, template, context, doctree):

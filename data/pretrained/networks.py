@@ -7,8 +7,7 @@ weights come from one seed: both sides have those that are frozen, and these nev
 """
 
 from collections.abc import Callable
-from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -34,21 +33,6 @@ def half(name: str, late: bool) -> Any:
     test = chosen(source.test_x, source.test_y)
     title = f"{name}, classes {'5 to 9' if late else '0 to 4'}"
     return fl.data.arrays(x, y, test=test, channels="first", name=title)
-
-
-def late_digits() -> Any:
-    """Handwritten digits 5 to 9."""
-    return half("digits", late=True)
-
-
-def late_mnist() -> Any:
-    """Classes 5 to 9 of MNIST."""
-    return half("mnist", late=True)
-
-
-def late_cifar10() -> Any:
-    """Classes 5 to 9 of CIFAR-10."""
-    return half("cifar10", late=True)
 
 
 @cache
@@ -110,7 +94,7 @@ def pretrained(name: str, network: str, rank: int | None = None) -> Callable:
         with torch.random.fork_rng():
             weights = state(name, network)
         net = NETWORKS[network](shape, classes)
-        net.load_state_dict(deepcopy(weights), strict=False)
+        net.load_state_dict(weights, strict=False)  # which copies them
         return net if rank is None else adapted(net, rank)
 
     kind = {None: "whole", 0: "head"}.get(rank, f"rank {rank}")
@@ -118,6 +102,9 @@ def pretrained(name: str, network: str, rank: int | None = None) -> Callable:
     return build
 
 
+late_digits = partial(half, "digits", late=True)
+late_mnist = partial(half, "mnist", late=True)
+late_cifar10 = partial(half, "cifar10", late=True)
 digits = pretrained("digits", "digits_cnn")
 digits_head = pretrained("digits", "digits_cnn", 0)
 digits_rank_1 = pretrained("digits", "digits_cnn", 1)

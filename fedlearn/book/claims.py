@@ -333,13 +333,13 @@ def reason(claim: dict[str, Any]) -> str:
     """Why a claim has its verdict, and the formula, which unfolds the printed figures
     that it uses."""
     text = inline(claim["why"])
-    code = f"<code>{html.escape(claim['formula'] or '')}</code>"
+    formula = claim["formula"]
+    code = f"<code>{html.escape(formula)}</code>" if formula else ""
     if "data" in claim:
         figures = html.escape(to_json(claim["data"], ensure_ascii=False))
-        title = code if claim["formula"] else "printed numbers"
-        code = f"<summary>{title}</summary><code>data = {figures}</code>"
-        return f"{text}<details>{code}</details>"
-    return text + code if claim["formula"] else text
+        head = f"<summary>{code or 'printed numbers'}</summary>"
+        return f"{text}<details>{head}<code>data = {figures}</code></details>"
+    return text + code
 
 
 def ledger_row(result: claims.Result, readings: list[claims.Result]) -> dict[str, str]:

@@ -139,9 +139,11 @@ def fill(
     the command may be stopped at any time. A run is the values of the first columns;
     ``rows_of`` turns it into its rows."""
     rows = stored(name)
-    for run in runs:
-        keys = columns[: len(run)]
-        if run not in (tuple(map(row.get, keys)) for row in rows):
+    listed = list(runs)
+    keys = columns[: len(listed[0])] if listed else []
+    done = {tuple(map(row.get, keys)) for row in rows}
+    for run in listed:
+        if run not in done:
             rows += [dict(zip(columns, row, strict=True)) for row in rows_of(run)]
             values = {c: [row.get(c) for row in rows] for c in columns}
             keep(data_path(name, "grid.json"), values, command)
