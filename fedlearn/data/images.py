@@ -200,8 +200,9 @@ def locate(name: str) -> Path:
 
 def missing(names: Iterable[str]) -> list[str]:
     """A line for each data set that is not on this machine: its name, size and
-    origin."""
-    names = dict.fromkeys(name.partition(":")[0] for name in names)
+    origin. A function of one's own, mine.py:name, brings its data."""
+    sets = [name for name in names if ".py:" not in name]
+    names = dict.fromkeys(name.partition(":")[0] for name in sets)
     return [f"{name}: {_origin(name)}" for name in names if not available(name)]
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from fedlearn.core import federation as rounds
 from fedlearn.data import images
 from fedlearn.lab import recipes, results
 from fedlearn.lab.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 COUNTS = {"quick": 2670, "small": 301, "full": 12}  # stored runs, at least
 
@@ -126,6 +129,12 @@ def test_finished_runs_are_left_alone_and_stopped_runs_go_on(
     assert {path.suffix for path in folder.glob("*/*")} == {".json"}
     assert not main([*words, "--plan", "--seed", "4"])
     assert "4 runs, 2 stored" in capsys.readouterr().out
+
+
+def test_a_plan_lists_runs_on_data_of_a_file(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert not main(["reproduce", "rpn_pretrained", "--plan", "--no-progress"])
+    assert "40 runs" in capsys.readouterr().out
 
 
 def test_a_rate_is_chosen_on_validation_images(monkeypatch):
