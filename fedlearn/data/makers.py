@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from ..errors import pick, short
 from . import images
 from .images import Source, moments
 from .values import (
+    DEEP,
     KINDS,
     array_of,
     check_scale,
+    cut_to_bytes,
     has_transparency,
     is_deep,
     labels_of,
@@ -339,8 +342,6 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
         raise refusal(
             "A map-style data set has a length and items (image, label)", dataset
         )
-    for inner, _ in _inside(dataset):
-        _check_files(inner)
     try:
         pairs = [_pair(dataset[i], keys) for i in range(len(dataset))]
         again = [_pair(dataset[i], keys) for i in range(min(ATTEMPTS, len(pairs)))]
@@ -357,6 +358,8 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
                 'leave the random transform out, and say augment=("crop", "flip") to '
                 "the task."
             )
+    for inner, _ in _inside(dataset):
+        _check_files(inner)
     pixels = array_of([image for image, _ in pairs])
     if pixels.ndim > 2 and pixels.dtype == np.int16 and pixels.min() < 0:
         raise ValueError(
@@ -420,28 +423,73 @@ def _class_names(dataset: Any, keys: tuple | None) -> tuple:
 
 
 def _check_files(dataset: Any) -> None:
-    """For a folder of images with torchvision's loader, which makes RGB of 8 bits of
-    all: 16 bits are refused, and a warning says that transparency is left out."""
-    loader = getattr(getattr(dataset, "loader", None), "__name__", "")
-    if loader not in ("default_loader", "pil_loader"):
-        return
-    from PIL import Image
+    """For a folder of images, whose files may hold more than its loader and its
+    transform keep: pixels that are cut to 8 bits and indices of a palette are refused,
+    and a warning says that transparency is left out."""
+    from PIL import Image, UnidentifiedImageError
 
+    loader = getattr(getattr(dataset, "loader", None), "__name__", "")
+    opaque = loader in ("default_loader", "pil_loader")  # of torchvision
+    checked = set()
     for path, _ in getattr(dataset, "samples", ()):
-        with Image.open(path) as picture:
+        try:
+            picture = Image.open(path)
+        except UnidentifiedImageError:
+            return
+        with picture:
+            if opaque and has_transparency(picture):
+                warnings.warn(
+                    "torchvision's loader leaves out the transparency of images: "
+                    "loader=PIL.Image.open refuses it.",
+                    stacklevel=4,
+                )
             deep = is_deep(picture)
-            transparent = has_transparency(picture)
-        if deep:
-            raise ValueError(
-                f"{path} has 16 bits or more a pixel, of which torchvision's loader "
-                "keeps 8: say loader=PIL.Image.open to its data set."
-            )
-        if transparent:
-            warnings.warn(
-                "torchvision's loader leaves out the transparency of images: "
-                "loader=PIL.Image.open refuses it.",
-                stacklevel=4,
-            )
+            if (deep or picture.mode == "P") and picture.mode not in checked:
+                check = _check_depth if deep else _check_palette
+                if check(dataset, path, picture):
+                    checked.add(picture.mode)
+
+
+def _check_depth(dataset: Any, path: Any, picture: Any) -> bool:
+    """``ValueError`` if a data set cuts pixels of 16 bits. False if this picture cannot
+    show it."""
+    if picture.mode in DEEP:
+        cut = cut_to_bytes(picture)
+        if not _differs(picture, cut):
+            return False
+        if not _reads_alike(dataset, path, cut):
+            return True
+    raise ValueError(
+        f"{path} has 16 bits or fractions, of which the loader or the transform keeps 0 "
+        "to 255: say loader=PIL.Image.open and scale in the transform, as by "
+        '(numpy.asarray(picture) // 257).astype("uint8"), and read colours of 16 bits '
+        "with another library."
+    )
+
+
+def _check_palette(dataset: Any, path: Any, picture: Any) -> bool:
+    """``ValueError`` if a data set takes indices of a palette for grey pixels."""
+    colours = picture.convert("RGBA").convert("RGB")
+    if _reads_alike(dataset, path, colours):
+        return True
+    raise ValueError(
+        f"{path} has a palette, of which the transform gets the indices: begin it with "
+        'picture.convert("RGBA").convert("RGB").'
+    )
+
+
+def _reads_alike(dataset: Any, path: Any, picture: Any) -> bool:
+    """Whether a folder of images gives for this picture what it gives for a file."""
+    images = []
+    transform = getattr(dataset, "transform", None)
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, "copy.tiff")
+        picture.save(copy)
+        for place in (path, str(copy)):
+            with dataset.loader(place) as image:
+                image = transform(image) if transform else image
+                images.append(array_of(image).tobytes())
+    return images[0] == images[1]
 
 
 # ---- shared by the makers

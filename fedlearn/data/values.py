@@ -44,6 +44,16 @@ def is_deep(picture: Any) -> bool:
     return picture.mode in DEEP or any(";16" in mode for mode in storage)
 
 
+def cut_to_bytes(picture: Any) -> Any:
+    """A picture of PIL whose pixels are cut to whole numbers from 0 to 255, in the same
+    mode."""
+    from PIL import Image
+
+    pixels = np.asarray(picture)
+    cut = pixels.clip(0, 255).astype(np.uint8)
+    return Image.fromarray(cut.astype(pixels.dtype))
+
+
 def has_transparency(picture: Any) -> bool:
     """Whether a picture of PIL has a channel or a colour for transparency."""
     return picture.mode.endswith("A") or "transparency" in picture.info
@@ -64,8 +74,8 @@ def pixels_of(picture: Any) -> np.ndarray:
         if darkest < 255:
             raise ValueError(
                 f"A picture (mode {picture.mode}) has transparency: leave it out by "
-                'picture.convert("RGB"), or keep it as a channel by '
-                "numpy.asarray(picture), in the data set's transform."
+                'picture.convert("RGBA").convert("RGB"), or keep it as a channel by '
+                'picture.convert("RGBA") and numpy.asarray, in the data set\'s transform.'
             )
     grey = picture.mode in ("1", "L", "LA")
     return np.asarray(picture.convert("L" if grey else "RGB"))
@@ -95,7 +105,7 @@ def array_of(values: Any) -> np.ndarray:
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "shape") or hasattr(value, "getbands")
+    return any(hasattr(value, name) for name in ("shape", "getbands", "__array__"))
 
 
 def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
@@ -131,6 +141,10 @@ def samples_of(
         raise ValueError(
             "Samples are arrays: fl.data.table takes a DataFrame with its target, and "
             "frame.to_numpy() is an array."
+        )
+    if not (isinstance(x, list | tuple) or _is_array(x)):
+        raise ValueError(
+            f"Samples are an array, a tensor or a list of these, not {type(x).__name__}."
         )
     x = array_of(x)
     if x.dtype.kind not in "buif":
@@ -211,13 +225,19 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
             f"{title} has samples {list(x.shape[1:])}, {other_title} "
             f"{list(other.shape[1:])}."
         )
-    ends = [max(float(part.max()), -float(part.min())) for part in (x, other)]
+    lows = [float(part.min()) for part in (x, other)]
+    highs = [float(part.max()) for part in (x, other)]
+    ends = [max(high, -low) for low, high in zip(lows, highs, strict=True)]
     images = x.shape[1:3] != (1, 1)
     scaled = images and 0 < min(ends) <= 1 and max(ends) > SCALED
-    if scaled or x.dtype != other.dtype:
+    shifted = images and max(ends) <= SCALED and min(lows) < 0 <= max(lows)
+    if lows[0] >= 0 and len(x) == 1:  # a single bright image of a scale around 0
+        shifted = False
+    if scaled or shifted or x.dtype != other.dtype:
         raise ValueError(
-            f"{title} has samples {x.dtype} up to {ends[0]:g}, {other_title} "
-            f"{other.dtype} up to {ends[1]:g}: bring them to one scale and type first."
+            f"{title} has samples {x.dtype} from {lows[0]:g} to {highs[0]:g}, "
+            f"{other_title} {other.dtype} from {lows[1]:g} to {highs[1]:g}: bring them "
+            "to one scale and type first."
         )
 
 
@@ -265,7 +285,7 @@ def _refuse_empty(values: list, noun: str) -> None:
     empty = [i for i, value in enumerate(values) if _is_empty(value)]
     if empty:
         raise ValueError(
-            f"There are no {noun} in rows {short(empty)}: fill them in, drop these "
+            f"There are no {noun} at positions {short(empty)}: fill them in, drop these "
             "rows, or read a text such as NA as it is, by pandas.read_csv(..., "
             "keep_default_na=False)."
         )

@@ -18,7 +18,7 @@ import pytest
 from conftest import LIMIT, ROOT
 
 CHAPTER = "book/foundations/heterogeneity.ipynb"  # has a panel that trains
-PLAYGROUND = "book/start/playground.ipynb"
+EXECUTED = "_build/jupyter_execute/foundations/heterogeneity.ipynb"  # by papermill
 ERRORS = (
     "[data-mime-type='application/vnd.jupyter.error'], "
     "[data-mime-type='application/vnd.jupyter.stderr'] .ansi-red-fg"
@@ -26,15 +26,17 @@ ERRORS = (
 
 
 @pytest.fixture
-def lab(tmp_path):
-    """(address, token) of a JupyterLab of its own, which holds ``CHAPTER``: settings, data and
-    runtime in a temporary folder, no extension but those that JupyterLab and ipywidgets bring."""
+def lab(tmp_path, request):
+    """(address, token) of a JupyterLab of its own, which holds ``CHAPTER``, and ``executed.ipynb``
+    with outputs: settings, data and runtime in a temporary folder, no extension but those that
+    JupyterLab and ipywidgets bring. Cells outside the window are drawn, unless the test's
+    parameter is "full", which is JupyterLab's own default."""
     (tmp_path / CHAPTER).parent.mkdir(parents=True)
     shutil.copy(ROOT / CHAPTER, tmp_path / CHAPTER)
-    shutil.copy(ROOT / PLAYGROUND, tmp_path)
+    shutil.copy(ROOT / EXECUTED, tmp_path / "executed.ipynb")
     settings = tmp_path / "settings"
-    # every cell is drawn, also outside the window
-    tracker = {"windowingMode": "none", "autoStartDefaultKernel": True}
+    windowing = getattr(request, "param", "none")
+    tracker = {"windowingMode": windowing, "autoStartDefaultKernel": True}
     news = {"checkForUpdates": False, "fetchNews": "false"}
     own = {
         "apputils-extension/notification": news,
@@ -166,3 +168,56 @@ def test_a_chapter_reads_and_its_panel_trains(lab, page):
     no_error()
     page.close()
     page.errors.clear()  # JupyterLab's own; requests that left the machine still count
+
+
+# Draws every chart as it comes into view, and counts changes of the page at rest.
+AT_REST = """async () => {
+  let changes = 0
+  const watch = new MutationObserver(list => { changes += list.length })
+  watch.observe(document.querySelector('.jp-Notebook'), {childList: true, subtree: true})
+  await new Promise(done => setTimeout(done, 3000))
+  watch.disconnect()
+  return changes
+}"""
+
+
+@pytest.mark.parametrize("lab", ["full"], indirect=True)
+@pytest.mark.parametrize("saved_by", ["papermill", "JupyterLab"])
+def test_a_saved_notebook_opens_with_its_charts(lab, page, saved_by):
+    url, token = lab
+
+    def opened():
+        page.goto(
+            f"{url}/lab/tree/executed.ipynb?reset&token={token}",
+            wait_until="domcontentloaded",
+        )
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+
+    opened()
+    if saved_by == "JupyterLab":
+        page.wait_for_selector("#jp-main-statusbar >> text=/\\| Idle/")
+        page.click("#jp-MainMenu >> text=File")
+        page.click(".lm-Menu-itemLabel:text-is('Save Notebook')")
+        opened()
+    source = nbformat.read(ROOT / EXECUTED, 4)
+    spec = "application/vnd.vegalite.v5+json"
+    charts = [
+        number
+        for number, cell in enumerate(source.cells)
+        if any(spec in output.get("data", {}) for output in cell.get("outputs", []))
+    ]
+    assert len(charts) > 1
+    for number in charts:
+        cell = page.locator(f".jp-Cell[data-windowed-list-index='{number}']")
+
+        def scrolled(cell=cell):
+            page.mouse.move(700, 500)
+            page.mouse.wheel(0, 400)
+            return cell.locator(".vega-embed svg, .vega-embed canvas").count()
+
+        wait(page, scrolled, f"the chart of cell {number}")
+        drawing = cell.locator(".vega-embed svg, .vega-embed canvas").first
+        assert drawing.bounding_box()["width"] > 200
+    assert page.evaluate(AT_REST) < 50
+    page.close()
+    page.errors.clear()

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.sparse import csr_array
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import ToTensor
+from torchvision.transforms import Compose, Grayscale, Resize, ToTensor
 
 import fedlearn as fl
 from fedlearn.errors import DataError
@@ -105,6 +105,31 @@ def test_pictures_of_16_bits_keep_their_values(tmp_path):  # h01
     assert data.names == ("a", "b")
 
 
+def test_a_transform_that_cuts_16_bits_or_takes_indices_for_pixels_is_refused(tmp_path):
+    x = DRAW.integers(0, 65536, (20, 8, 8)).astype(np.uint16)
+    deep = folder(tmp_path / "deep", map(Image.fromarray, x))
+    flat = folder(tmp_path / "flat", [picture("P", i) for i in range(20)])
+    grey = Grayscale()
+    small = Compose([Resize((4, 4)), grey, np.asarray])
+    for root, transform, noun in (
+        (deep, grey, "16 bits"),
+        (deep, small, "16 bits"),
+        (flat, np.asarray, "palette"),
+        (flat, ToTensor(), "palette"),
+    ):
+        data = ImageFolder(root, transform, loader=Image.open)
+        refused(noun, fl.data.dataset, data)
+    scaled = ImageFolder(
+        deep, lambda p: np.uint8(np.asarray(p) // 257), loader=Image.open
+    )
+    assert rows(whole(fl.data.dataset(scaled))[0]) == rows(x // 257)
+    assert fl.data.dataset(ImageFolder(flat, grey, loader=Image.open)).names
+    few = folder(tmp_path / "few", [Image.fromarray(row // 257) for row in x])
+    assert fl.data.dataset(
+        ImageFolder(few)
+    ).names  # 16 bits a pixel, of which 8 are used
+
+
 @pytest.mark.parametrize("mode", ["P", "CMYK"])
 def test_a_palette_becomes_colours(mode):  # h02
     pictures = [picture(mode, i) for i in range(60)]
@@ -120,6 +145,13 @@ def test_transparency_is_said(tmp_path):
         fl.data.dataset(ImageFolder(folder(tmp_path, clear[:20])))
     data = fl.data.arrays([np.asarray(p) for p in clear], Y)  # as a channel
     assert data.train_x.shape[1:] == (4, 8, 8)
+    clear = [picture("P", i) for i in range(60)]
+    for image in clear:
+        image.info["transparency"] = 0
+    refused("RGBA", fl.data.dataset, items(clear))
+    refused("RGBA", fl.data.dataset, items([p.convert("RGB") for p in clear]))
+    opaque = [p.convert("RGBA").convert("RGB") for p in clear]
+    assert fl.data.dataset(items(opaque)).train_x.shape[1:] == (3, 8, 8)
 
 
 def test_pictures_of_several_kinds_or_sizes_are_refused():
@@ -154,7 +186,9 @@ def test_masked_values_are_refused():  # h16
     masked = np.ma.masked_equal(x, -9999.0)
     refused(r"columns \[2\]", fl.data.arrays, masked, Y)
     refused(r"columns \[2\]", fl.data.clients, {"a": (X, Y), "b": (masked, Y)})
-    refused(r"rows \[4\]", fl.data.arrays, X, np.ma.masked_array(Y, np.arange(60) == 4))
+    refused(
+        r"positions \[4\]", fl.data.arrays, X, np.ma.masked_array(Y, np.arange(60) == 4)
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e39])
@@ -226,7 +260,7 @@ def test_labels_keep_their_names(y):
         (np.arange(60), "60 classes"),
         ([0, "high"] * 30, "one kind"),
         ([[1], [2, 3]] * 30, "list"),
-        ([None, *NAMES[1:]], r"rows \[0\]"),
+        ([None, *NAMES[1:]], r"positions \[0\]"),
         (pandas.date_range("2026", periods=60), "texts"),
         (Y[:50], "50 labels"),
     ],
@@ -262,7 +296,7 @@ def test_users_are_clients_under_their_names():
         task = fl.tasks.classification(data, metrics="per_client")
         assert data.user_names == names and task.clients == 4 and task.sizes == [12] * 4
     for users, noun in (
-        ([np.nan, *floats[1:]], r"rows \[0\]"),
+        ([np.nan, *floats[1:]], r"positions \[0\]"),
         (floats + 0.5, "0.5"),
         (floats[:9], "9 users"),
         ("site", "user="),
@@ -621,3 +655,21 @@ def test_to_tensor_does_not_turn_pictures_of_16_bits_around(tmp_path):
     root = folder(tmp_path, map(Image.fromarray, x))
     photos = ImageFolder(root, ToTensor(), loader=Image.open)
     refused("ToTensor", fl.data.dataset, photos)
+
+
+def test_images_around_0_and_from_0_on_are_two_scales():
+    x = DRAW.random((60, 8, 8))
+    other = {"a": (x, Y), "b": (2 * x - 1, Y)}
+    refused("scale", fl.data.clients, other)
+    refused("scale", fl.data.arrays, x, Y, test=(2 * x - 1, Y))
+    data = fl.data.arrays(x, Y)
+    task = fl.tasks.classification(data, clients=3)
+    net = fl.run("fedavg", task, 1, progress=False).network()
+    refused("scale", task.predict, net, 2 * x - 1)
+    assert len(task.predict(net, x[:1])) == 1
+    refused("array", task.predict, net, {"x": x})
+    cold = {
+        "a": (x[:, 0], Y),
+        "b": (2 * x[:, 0] - 1, Y),
+    }  # vectors have units of their own
+    assert fl.data.clients(cold).user_names == ("a", "b")
