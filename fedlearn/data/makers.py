@@ -264,11 +264,11 @@ def table(
     (('age',), (1, 2))
     """
     check_frame(frame)
+    _check_header(frame)
     columns = dict.fromkeys(frame.columns)
     for column in [target] if user is None else [target, user]:
         pick(column, columns, "column of the table")
     features = [column for column in columns if column not in (target, user)]
-    _check_header(frame)
     train = _rows(frame, features, target, user)
     if not isinstance(test, Real):
         check_frame(test)

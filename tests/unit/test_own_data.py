@@ -455,6 +455,12 @@ def test_a_table_goes_by_its_columns_names():  # h04
     ("frame", "target", "user", "noun"),
     [
         (FRAME, "labels", None, "Did you mean 'label'"),
+        (
+            FRAME.set_axis(["0.5", "-1.2", "3", "1", "7", "2"], axis=1),
+            "label",
+            None,
+            "header",
+        ),
         (FRAME, "label", None, "'site'"),  # texts are no features
         (FRAME[:0], "label", "site", "rows"),
         (
