@@ -172,11 +172,14 @@ def test_a_chapter_reads_and_its_panel_trains(lab, page):
     page.errors.clear()  # JupyterLab's own; requests that left the machine still count
 
 
-# brings a cell into view, and gives the width of its chart
+# scrolls towards a cell, and gives the width of its chart
 WIDTH = """place => {
   const cell = document.querySelector(place)
-  cell?.scrollIntoView()
-  return cell?.querySelector('.vega-embed svg')?.getBoundingClientRect().width ?? 0
+  const chart = cell?.querySelector('.vega-embed :is(svg, canvas)')
+  if (cell?.offsetParent && !chart) cell.scrollIntoView({block: 'center'})
+  // a cell outside the window is absent or hidden
+  if (!cell?.offsetParent) document.querySelector('.jp-WindowedPanel-outer').scrollBy(0, 300)
+  return chart?.getBoundingClientRect().width ?? 0
 }"""
 # changes of a page that nobody touches
 AT_REST = """async () => {
@@ -219,9 +222,6 @@ def test_a_saved_notebook_opens_with_its_charts(lab, page, saved_by):
         cell = f".jp-Cell[data-windowed-list-index='{number}']"
 
         def drawn(cell=cell):
-            if not page.locator(cell).count():
-                page.mouse.move(700, 500)
-                page.mouse.wheel(0, 400)
             return page.evaluate(WIDTH, cell) > 200
 
         wait(page, drawn, f"the chart of cell {number}")
