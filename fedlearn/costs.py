@@ -294,8 +294,15 @@ class Meter:
         tensors: list[Any] = [None]
         if isinstance(state, Mapping):
             tensors = list(state.values())
-        if not all(isinstance(t, Tensor | np.ndarray) for t in tensors):
-            raise ValueError(f"A state is a dictionary of tensors, not {short(state)}.")
+        dense = [t for t in tensors if isinstance(t, np.ndarray) and t.dtype != object]
+        dense += [
+            t for t in tensors if isinstance(t, Tensor) and t.layout == torch.strided
+        ]
+        if len(dense) < len(tensors):
+            raise ValueError(
+                "A state is a dictionary of dense tensors or arrays of numbers, not "
+                f"{short(state)}."
+            )
         if size is None:
             size = sum(t.nbytes for t in tensors)
         check_whole("size", size, least=0)

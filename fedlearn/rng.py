@@ -3,6 +3,7 @@ round, client, ...), so that neither the order of clients nor a stop and resume 
 result."""
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,8 +40,9 @@ def numpy_generator(seed: int, *names: object) -> np.random.Generator:
 def scope(
     seed: int, *names: object, device: str | torch.device = "cpu"
 ) -> Iterator[None]:
-    """Seed torch's global generators of the CPU and the device inside the block and put them back
-    afterwards; only for code that accepts no generator: weight initialisation and dropout.
+    """Seed the global generators of torch (CPU and device), numpy and Python inside the block and
+    put them back afterwards; only for code that accepts no generator: weight initialisation and
+    dropout.
 
     >>> with scope(0, "initial weights"):
     ...     layer = torch.nn.Linear(2, 1)
@@ -52,10 +54,17 @@ def scope(
     elif device.type == "mps":
         generators.append(torch.mps._get_default_mps_generator())
     before = [g.get_state() for g in generators]
+    of_python = random.getstate()
+    of_numpy = np.random.get_state()  # noqa: NPY002 a user's code may draw from it
+    number = derive(seed, *names)
     try:
         for g in generators:
-            g.manual_seed(derive(seed, *names))
+            g.manual_seed(number)
+        np.random.seed(number % 2**32)  # noqa: NPY002
+        random.seed(number)
         yield
     finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
         for g, state in zip(generators, before, strict=True):
             g.set_state(state)

@@ -40,9 +40,14 @@ def batches(n: int, size: int, net: Any) -> list[tuple[int, int]]:
     batch of one joins the batch before it.
     """
     starts = list(range(0, n, size))
-    if len(starts) > 1 and n % size == 1:
-        if any(isinstance(m, torch.nn.BatchNorm1d) for m in net.modules()):
-            starts.pop()
+    alone = n % size == 1 or size == 1
+    if alone and any(isinstance(m, torch.nn.BatchNorm1d) for m in net.modules()):
+        if len(starts) == 1 or size == 1:
+            raise ValueError(
+                "BatchNorm1d cannot train on a batch of one sample: leave out clients "
+                "that have one, or say a larger batch_size."
+            )
+        starts.pop()
     return list(zip(starts, [*starts[1:], n], strict=True))
 
 

@@ -68,7 +68,13 @@ class Side:
         # buffers that are no part of the state, such as counts of batches and those
         # with persistent=False
         buffers = dict(self.net.named_buffers())
-        self.unsent = [buffers[name] for name in buffers.keys() - self.tensors.keys()]
+        self.unsent = {n: t for n, t in buffers.items() if n not in self.tensors}
+        self.places = [
+            (module, name, buffer)
+            for module in self.net.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
         self._drawn: dict[int, tuple[int, ...]] = {}
 
     @cached_property
@@ -237,11 +243,46 @@ class Client(Side):
             )
         ctx = self.download(t, client, data, memory)
         net = self.hold(t, ctx.start)
-        before = [buffer.clone() for buffer in self.unsent]
+        before = {name: buffer.clone() for name, buffer in self.unsent.items()}
+        trainable = local.trainable(net)
         local.train(net, self.method, ctx, self.settings)
-        for buffer, value in zip(self.unsent, before, strict=True):
-            buffer.copy_(value)  # the next client begins with the same
+        if list(map(id, local.trainable(net))) != list(map(id, trainable)):
+            raise ValueError(
+                "The network freezes or replaces parameters while it trains: what is "
+                "trained, and so sent, is decided when it is built."
+            )
+        self.keep_buffers()
+        for name, value in before.items():
+            self.reset_buffer(name, value)
         return self.upload(self.tensors, ctx)
+
+    @torch.no_grad()
+    def keep_buffers(self) -> None:
+        """Values that training assigned, as by ``self.mean = ...``, into the tensors of
+        the state."""
+        for module, name, buffer in self.places:
+            value = module._buffers[name]
+            if value is not buffer:
+                if value is None or value.shape != buffer.shape:
+                    raise ValueError(
+                        f"The network's buffer {name} changes its shape in training: a "
+                        "state has tensors of one shape."
+                    )
+                buffer.copy_(value)
+                module._buffers[name] = buffer
+
+    def reset_buffer(self, name: str, value: torch.Tensor) -> None:
+        """A buffer outside the state, for the next client; a count of batches may have
+        changed, nothing else."""
+        buffer = self.unsent[name]
+        counts = name.endswith("num_batches_tracked")
+        if not (counts or torch.equal(buffer, value)):
+            raise ValueError(
+                f"The network's buffer {name} changes in training, but is not in the state, "
+                "so that it would begin anew with each client: only persistent buffers of "
+                "floats are."
+            )
+        buffer.copy_(value)
 
     def download(self, t: int, client: int, data: bytes, memory: Tensors) -> Context:
         """The server's message -> a context whose ``start`` is the global model."""
@@ -565,7 +606,12 @@ def ends(on_round: Callable | None, row: Row, state: State) -> bool:
     """Call the user's function: whether it returned True, of Python, numpy or torch."""
     answer = on_round(row, state) if on_round else None
     kind = getattr(answer, "dtype", type(answer))
-    return kind in (bool, torch.bool) and bool(answer)
+    if answer is not None and kind not in (bool, torch.bool):
+        raise ValueError(
+            "on_round returns True to end the run, False or nothing to go on, not "
+            f"{short(answer)}."
+        )
+    return bool(answer)
 
 
 def progress_bar(name: str, done: int, rounds: int, show: bool | None) -> Any:

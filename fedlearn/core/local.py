@@ -15,7 +15,7 @@ from ..settings import Settings
 from .context import Batch, Context, Part, Tensors, batches
 
 Loss = Callable[[nn.Module, Batch], torch.Tensor]
-BUILT: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()  # modules in use
+BUILT: WeakValueDictionary[int, Any] = WeakValueDictionary()  # in use by networks
 SMALL_STEP = 50e6  # multiply-adds (forward) of a step in which overhead counts
 
 
@@ -65,17 +65,35 @@ def new_network(model: "Model", task: Any) -> nn.Module:
     """The network of a model part, with the weights that the task's seed gives it."""
     with rng.scope(task.seed, "initial weights"):
         net = model.build(task).to(task.device)
-    for module in net.modules():
-        if BUILT.get(id(module)) is module:
-            raise ValueError(
-                "The network's function returned a module that is in use already: let it make "
-                "a new one each time, or every run starts from trained weights."
-            )
-    BUILT.update({id(module): module for module in net.modules()})
+    pieces = [*net.modules(), *net.parameters()]
+    if any(BUILT.get(id(piece)) is piece for piece in pieces):
+        raise ValueError(
+            "The network's function returned a module or a parameter that is in use "
+            "already: let it make a new one each time, or every run starts from trained "
+            "weights."
+        )
+    BUILT.update({id(piece): piece for piece in pieces})
+    own_values(net)
     for p in net.parameters():
         if p.dim() == 4:
             p.data = p.data.to(memory_format=layout(net))
     return net
+
+
+def own_values(net: nn.Module) -> None:
+    """Copy the values of a network's tensors, which may be views of a tensor that its
+    builder has kept: training must not change that. Tied weights stay tied."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    for t in (*net.parameters(), *net.buffers()):
+        if not t.is_meta and t.layout == torch.strided:
+            storage = t.untyped_storage()
+            place = storage.data_ptr()
+            if place not in storages:
+                storages[place] = storage.clone()
+            copy = torch.empty(0, dtype=t.dtype, device=t.device)
+            t.data = copy.set_(
+                storages[place], t.storage_offset(), t.size(), t.stride()
+            )
 
 
 def initial_network(method: Any, task: Any) -> nn.Module:

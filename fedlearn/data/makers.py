@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from .. import extensions
 from ..errors import pick, short
@@ -44,7 +44,7 @@ MAKERS = (
 )
 PARTS = "train training test testing val valid validation dev".split()  # no clients
 NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?(\.\d+)?")  # 0.5.1: a second 0.5
-ATTEMPTS = 32  # items that are read twice, to detect random transforms
+ATTEMPTS = 256  # items that are read twice, to detect random transforms
 
 
 @dataclass
@@ -159,7 +159,10 @@ def clients(
     if not isinstance(data, Mapping | list) or not len(data):
         raise refusal("Clients are a list or a dictionary of the data of each", data)
     entries = data if isinstance(data, Mapping) else dict(enumerate(data))
+    words = [set(re.split("[^a-z]+", str(key).lower())) for key in entries]
     wrong = [key for key in entries if str(key).strip().lower() in PARTS]
+    if all(word & {*PARTS} for word in words):  # such as train_set and test_set
+        wrong = list(entries)
     if wrong:
         raise ValueError(
             f"{short(wrong)} are parts of a data set, not clients: the makers take a "
@@ -296,10 +299,10 @@ def check_frame(frame: Any) -> None:
 def _check_header(frame: Any) -> None:
     """``ValueError`` for names that are a file's first row, and for row numbers."""
     texts = [column for column in frame.columns if isinstance(column, str)]
-    numbers = [text for text in texts if NUMBER.fullmatch(text)]
-    places = [str(i) for i in range(frame.shape[1])]  # pandas writes unnamed columns so
-    whole = len(numbers) == len(places) and numbers != places
-    if "Unnamed: 0" in texts or any("." in number for number in numbers) or whole:
+    numbers = [text for text in map(str.strip, texts) if NUMBER.fullmatch(text)]
+    places = [str(i) for i in range(len(numbers))]  # pandas writes unnamed columns so
+    most = 2 * len(numbers) >= frame.shape[1] and numbers != places
+    if "Unnamed: 0" in texts or any("." in number for number in numbers) or most:
         raise ValueError(
             f"The columns {short(texts)} have no header: pandas.read_csv(..., "
             "header=None) reads a file without names, index_col=0 a file with row "
@@ -344,14 +347,15 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
         )
     try:
         pairs = [_pair(dataset[i], keys) for i in range(len(dataset))]
-        again = [_pair(dataset[i], keys) for i in range(min(ATTEMPTS, len(pairs)))]
+        places = np.linspace(0, len(pairs) - 1, min(ATTEMPTS, len(pairs))).astype(int)
+        again = {i: _pair(dataset[i], keys) for i in places.tolist()}
     except (LookupError, TypeError, AttributeError, NotImplementedError) as error:
         raise ValueError(
             "A map-style data set has a length and items (image, label): to read "
             f"{type(dataset).__name__} gives {type(error).__name__} "
             f"({short(str(error))})."
         ) from error
-    for i, pair in enumerate(again):
+    for i, pair in again.items():
         if any(map(_differs, pair, pairs[i])):
             raise ValueError(
                 f"Item {i} of {type(dataset).__name__} differs when it is read twice: "
@@ -388,18 +392,25 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
 
 
 def _differs(value: Any, other: Any) -> bool:
-    return array_of(value).tobytes() != array_of(other).tobytes()
+    first, second = array_of(value), array_of(other)
+    if first.dtype == object:  # which is refused later
+        return False
+    return first.tobytes() != second.tobytes()
 
 
 def _inside(dataset: Any, labelled: bool = True) -> Iterator[tuple[Any, bool]]:
     """The data sets inside wrappers, each with a mark whether the items have its labels:
     PyTorch's wrappers keep labels, others may change them."""
-    several = hasattr(dataset, "datasets")
-    if hasattr(dataset, "classes") or not (several or hasattr(dataset, "dataset")):
+    parts = []
+    if not hasattr(dataset, "classes"):
+        held = getattr(dataset, "__dict__", {}).values()
+        parts = [part for part in held if isinstance(part, Dataset)]
+        parts = getattr(dataset, "datasets", parts)
+    if not parts:
         yield dataset, labelled
         return
     labelled = labelled and isinstance(dataset, Subset | ConcatDataset)
-    for part in dataset.datasets if several else [dataset.dataset]:
+    for part in parts:
         yield from _inside(part, labelled)
 
 
@@ -428,13 +439,21 @@ def _check_files(dataset: Any) -> None:
     and a warning says that transparency is left out."""
     from PIL import Image, UnidentifiedImageError
 
-    loader = getattr(getattr(dataset, "loader", None), "__name__", "")
-    opaque = loader in ("default_loader", "pil_loader")  # of torchvision
+    loader = getattr(dataset, "loader", None)
+    samples = getattr(dataset, "samples", None)
+    if not (callable(loader) and isinstance(samples, list)):
+        return
+    name = getattr(loader, "__name__", "")
+    opaque = name in ("default_loader", "pil_loader")  # of torchvision
     checked = set()
-    for path, _ in getattr(dataset, "samples", ()):
+    for path, *_ in samples:
         try:
             picture = Image.open(path)
-        except UnidentifiedImageError:
+        except (
+            UnidentifiedImageError,
+            OSError,
+            AttributeError,
+        ):  # no file of a picture
             return
         with picture:
             if opaque and has_transparency(picture):
@@ -457,7 +476,7 @@ def _check_depth(dataset: Any, path: Any, picture: Any) -> bool:
         cut = cut_to_bytes(picture)
         if not _differs(picture, cut):
             return False
-        if not _reads_alike(dataset, path, cut):
+        if _reads_alike(dataset, path, cut) is not True:
             return True
     raise ValueError(
         f"{path} has 16 bits or fractions, of which the loader or the transform keeps 0 "
@@ -470,7 +489,7 @@ def _check_depth(dataset: Any, path: Any, picture: Any) -> bool:
 def _check_palette(dataset: Any, path: Any, picture: Any) -> bool:
     """``ValueError`` if a data set takes indices of a palette for grey pixels."""
     colours = picture.convert("RGBA").convert("RGB")
-    if _reads_alike(dataset, path, colours):
+    if _reads_alike(dataset, path, colours) is not False:
         return True
     raise ValueError(
         f"{path} has a palette, of which the transform gets the indices: begin it with "
@@ -478,17 +497,21 @@ def _check_palette(dataset: Any, path: Any, picture: Any) -> bool:
     )
 
 
-def _reads_alike(dataset: Any, path: Any, picture: Any) -> bool:
-    """Whether a folder of images gives for this picture what it gives for a file."""
-    images = []
+def _reads_alike(dataset: Any, path: Any, picture: Any) -> bool | None:
+    """Whether a folder of images gives for this picture what it gives for a file; None
+    if its loader does not read the copy."""
     transform = getattr(dataset, "transform", None)
     with TemporaryDirectory() as folder:
         copy = Path(folder, "copy.tiff")
         picture.save(copy)
+        images = []
         for place in (path, str(copy)):
-            with dataset.loader(place) as image:
-                image = transform(image) if transform else image
-                images.append(array_of(image).tobytes())
+            try:
+                image = dataset.loader(place)
+            except Exception:
+                return None
+            image = transform(image) if transform else image
+            images.append(array_of(image).tobytes())
     return images[0] == images[1]
 
 
@@ -592,6 +615,11 @@ def _source(
         if test.users is not None:
             place = {user: i for i, user in enumerate(user_names)}
             owners = [place.get(user, -1) for user in test.users]
+            if max(owners) < 0:
+                raise ValueError(
+                    f"The test set's users, such as {short(test.users[0])}, are none of the "
+                    f"training set's, such as {short(user_names[0])}."
+                )
             fields["test_users"] = np.array(owners)
     elif test.users is not None:
         raise ValueError(

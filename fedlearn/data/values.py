@@ -7,6 +7,7 @@ sentence says how to make them clear."""
 
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ LAYOUTS = {
 }
 PRECISION = 1e-3  # share of a column's spread by which float32 may move a value
 SCALED = 2.0  # images with larger values are not on the scale from 0 to 1
+RATIO = 40  # of the largest values of images on two scales, such as 255 and normalised
 DEEP = "I", "F", "I;16", "I;16L", "I;16B", "I;16N"  # PIL's modes with more than 8 bits
 DENSE = (
     "Samples are dense numbers of a type that numpy has, as x.toarray() or "
@@ -62,6 +64,11 @@ def has_transparency(picture: Any) -> bool:
 def pixels_of(picture: Any) -> np.ndarray:
     """A picture of PIL as [height, width] or [height, width, 3]. Pixels of 16 bits and
     float pixels keep their values, a palette becomes its colours."""
+    if picture.format in ("TIFF", "GIF") and getattr(picture, "n_frames", 1) > 1:
+        raise ValueError(
+            f"A picture has {picture.n_frames} pages or frames: choose one by "
+            "picture.seek(0) and picture.copy(), or stack them as channels."
+        )
     if picture.mode in DEEP:
         return np.asarray(picture)
     if is_deep(picture):
@@ -164,7 +171,7 @@ def samples_of(
         raise ValueError(f"Values are masked in {place}: fill or drop them.")
     x = np.ma.getdata(x)
     if x.dtype == np.uint8 or x.dtype == bool:
-        return x.astype(np.uint8, copy=False)
+        return x.astype(np.uint8)  # a copy: the caller may write into theirs
     with np.errstate(over="ignore"):
         narrow = x.astype(np.float32)
     missing = ~np.isfinite(narrow)
@@ -203,6 +210,9 @@ def _blurred(wide: np.ndarray, narrow: np.ndarray, like: np.ndarray) -> np.ndarr
     """The values that float32 moves by a large share of the spread that their column or
     channel has in ``like``. A spread that is rounding of float64 does not count."""
     axes = (0, 1, 2) if like.shape[1:3] == (1, 1) else (0, 2, 3)
+    if like.dtype.kind in "iu":
+        spread = np.ptp(like, axes, keepdims=True).astype(np.float64)
+        return (spread > 0) & (np.abs(narrow - wide) > PRECISION * spread)
     spread = np.float64(like.max(axes, keepdims=True))
     spread = spread - like.min(axes, keepdims=True)
     varied = spread > 1e-12 * np.abs(wide)
@@ -230,6 +240,9 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
     ends = [max(high, -low) for low, high in zip(lows, highs, strict=True)]
     images = x.shape[1:3] != (1, 1)
     scaled = images and 0 < min(ends) <= 1 and max(ends) > SCALED
+    floats = x.dtype == other.dtype == np.float32
+    if images and floats and len(x) > 1 and 0 < min(ends) < max(ends) / RATIO:
+        scaled = True
     shifted = images and max(ends) <= SCALED and min(lows) < 0 <= max(lows)
     if lows[0] >= 0 and len(x) == 1:  # a single bright image of a scale around 0
         shifted = False
@@ -250,6 +263,8 @@ def labels_of(y: Any) -> np.ndarray:
         y = array_of(y)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
+        if y.ndim == 0:
+            raise ValueError(f"{LABELS}, not {short(y.item())}.")
         if y.ndim != 1:
             raise ValueError(
                 f"Labels are one for each sample, not {list(y.shape)}: y.argmax(1) "
@@ -276,7 +291,9 @@ def labels_of(y: Any) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy or torch as one of Python's."""
+    """A number of numpy or torch, or the value of an enumeration, as one of Python's."""
+    if isinstance(value, Enum):
+        return value.value
     return value.item() if getattr(value, "ndim", 1) == 0 else value
 
 

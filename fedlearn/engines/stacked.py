@@ -608,6 +608,10 @@ def obstacle(method: Any, task: Any, settings: Settings) -> str | None:
     if task.device.type == "mps":
         return "Apple's GPU has no float64, in which the two forms are compared"
     net = local.initial_network(method, task).double().train()
+    try:
+        copy.deepcopy(net)
+    except Exception as error:  # such as weights that a hook computes
+        return f"its network cannot be copied ({type(error).__name__})"
     kinds = {type(m) for m in net.modules() if m._parameters or m._buffers}
     unknown = [
         kind.__name__

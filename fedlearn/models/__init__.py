@@ -66,11 +66,12 @@ def starting_from(build: Callable, file: str | Path) -> Callable:
             net.load_state_dict(integers | state)
         except Exception as error:  # no state at all, or another network's
             raise ValueError(
-                f"{path} does not fit {build.__name__} ({one_line(error)})."
+                f"{path} does not fit {title} ({one_line(error)})."
             ) from None
         return net
 
-    network.__name__ = f"{build.__name__}@{path.name}"
+    title = getattr(build, "__name__", type(build).__name__)
+    network.__name__ = f"{title}@{path.name}"
     return network
 
 
@@ -83,12 +84,22 @@ def check_tensors(name: str, net: nn.Module) -> None:
         raise ValueError(f"{name} has no parameters to train, so nothing to send.")
     dtype = torch.get_default_dtype()  # float32, unless a program sets another
     for t in (*params, *net.buffers()):
-        real = t.is_floating_point() or t.is_complex()
-        if real and (t.dtype != dtype or t.is_meta):
+        if t.is_complex():
+            raise ValueError(
+                f"{name} has complex numbers: keep them as torch.view_as_real gives them."
+            )
+        if t.is_floating_point() and (t.dtype != dtype or t.is_meta):
             kind = str(dtype).removeprefix("torch.")
             raise ValueError(
                 f"{name} must be of {kind}, with values, as net.float() makes it."
             )
+    state = net.state_dict(keep_vars=True)
+    names = {n for n, p in net.named_parameters() if p.requires_grad}
+    if hidden := sorted(n for n in names if not isinstance(state.get(n), nn.Parameter)):
+        raise ValueError(
+            f"{name} has a state_dict that leaves out, renames or copies {hidden}: by "
+            "these names they are sent."
+        )
 
 
 def one_line(error: Exception) -> str:
@@ -107,19 +118,26 @@ def state_of(net: nn.Module) -> dict[str, Tensor]:
     seen = set()
     for name, t in net.state_dict(keep_vars=True).items():
         frozen = isinstance(t, nn.Parameter) and not t.requires_grad
-        if t.is_floating_point() and not frozen and id(t) not in seen:
+        floats = isinstance(t, Tensor) and t.is_floating_point()
+        if floats and not frozen and id(t) not in seen:
             seen.add(id(t))
             tensors[name] = t.detach()
     return tensors
 
 
 def digest(net: nn.Module) -> str:
-    """A hash of the network's layers, names and shapes, by which a checkpoint knows it."""
-    shapes = [(name, tuple(t.shape)) for name, t in net.state_dict().items()]
+    """A hash of the network's layers, names, shapes and frozen weights, by which a
+    checkpoint knows it."""
+    state = net.state_dict()
+    shapes = [(n, tuple(t.shape)) for n, t in state.items() if isinstance(t, Tensor)]
     text = f"{net} {shapes}"
-    if frozen := [name for name, p in net.named_parameters() if not p.requires_grad]:
-        text += f" {frozen}"
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+    frozen = {n: p for n, p in net.named_parameters() if not p.requires_grad}
+    if frozen:
+        text += f" {[*frozen]}"
+    known = blake2b(text.encode(), digest_size=8)
+    for p in frozen.values():
+        known.update(p.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return known.hexdigest()
 
 
 def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
@@ -160,10 +178,11 @@ def multiply_adds(net: nn.Module, shape: Sequence[int] | Tensor) -> int:
     x = shape
     if not isinstance(x, Tensor):
         x = next(net.parameters()).new_zeros(1, *shape)
+    x = torch.cat([x, x])  # since some layers normalise over a batch
     try:
         with evaluating(net), torch.no_grad():
             net(x)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"This {type(net).__name__} does not take inputs of shape "
             f"{list(x.shape[1:])} ({one_line(error)})."

@@ -1,5 +1,8 @@
 """What need not travel does not; and each client that was drawn counts."""
 
+import math
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -113,22 +116,59 @@ def test_a_resumed_run_with_counted_batches_is_the_uninterrupted_one(tmp_path):
 
 
 class Smoothed(nn.Module):
-    """Keeps a mean of its inputs in a buffer that is no part of the state."""
+    """Keeps a mean of its inputs in a buffer, and counts its batches in another."""
 
-    def __init__(self, classes):
+    def __init__(self, classes, persistent=True, assigned=False, count=None):
         super().__init__()
         self.linear = nn.Linear(6, classes)
-        self.register_buffer("mean", torch.zeros(6), persistent=False)
+        self.register_buffer("mean", torch.zeros(6), persistent=persistent)
+        self.register_buffer("count", count)
+        self.assigned = assigned
 
     def forward(self, x):
         x = x.flatten(1)
         if self.training:
-            self.mean.lerp_(x.mean(0).detach(), 0.5)
+            mean = 0.5 * self.mean + 0.5 * x.mean(0).detach()
+            if self.assigned:
+                self.mean = mean
+            else:
+                self.mean.copy_(mean)
+            if self.count is not None:
+                self.count = self.count + 1
         return self.linear(x - self.mean)
 
 
-def test_buffers_that_are_no_state_begin_anew_at_each_client(tmp_path):
-    task = make(lambda shape, classes: Smoothed(classes))
+def smoothed(**how):
+    return make(lambda shape, classes: Smoothed(classes, **how))
+
+
+def test_a_buffer_that_training_assigns_is_part_of_the_state(tmp_path):
+    copied, assigned = (
+        fl.run("fedavg", smoothed(assigned=assigned), 3) for assigned in (False, True)
+    )
+    assert copied == assigned and assigned.network().mean.any()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"persistent": False},
+        {"persistent": False, "assigned": True},
+        {"count": torch.tensor(0)},
+        {"count": torch.tensor(False)},
+    ],
+)
+def test_a_buffer_that_no_state_holds_must_not_change(how):
+    with pytest.raises(ValueError, match="buffer (mean|count)"):
+        fl.run("fedavg", smoothed(**how), 1)
+
+
+def test_counts_of_batches_begin_anew_at_each_client():
+    def network(shape, classes):
+        norm = nn.BatchNorm1d(8, momentum=None)  # divides by the count
+        return nn.Sequential(nn.Flatten(), nn.Linear(6, 8), norm, nn.Linear(8, classes))
+
+    task = make(network)
     method = fl.methods.fedavg()
     server = method.server_side(task)
     message, _ = server.send(1, 3, server.start())
@@ -137,7 +177,95 @@ def test_buffers_that_are_no_state_begin_anew_at_each_client(tmp_path):
     for k in range(3):
         together.answer(1, k, server.send(1, k, server.start())[0])
     assert together.answer(1, 3, message) == alone
-    assert not fl.run(method, task, 1).network().mean.any()
+
+
+def test_what_a_builder_keeps_is_not_trained():
+    kept = torch.randn(8, 6)
+
+    def network(shape, classes):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Linear(8, classes))
+        net[1].weight = nn.Parameter(kept)
+        return net
+
+    before = kept.clone()
+    first, second = (fl.run("fedavg", make(network), 2) for _ in range(2))
+    assert first == second and torch.equal(kept, before)
+
+
+def test_a_builder_draws_alike_from_every_generator():
+    def network(shape, classes):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Linear(8, classes))
+        net[1].weight.data = torch.tensor(np.random.randn(8, 6)).float()  # noqa: NPY002
+        net[1].bias.data.fill_(random.random())
+        return net[:2].requires_grad_(False) and net
+
+    assert fl.run("fedavg", make(network), 2) == fl.run("fedavg", make(network), 2)
+
+
+class Thawing(Once):
+    """Frees a frozen matrix with its first batch."""
+
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.a.requires_grad_(False)
+
+    def forward(self, x):
+        if self.training:
+            self.a.requires_grad_(True)
+        return super().forward(x)
+
+
+class Renamed(Once):
+    """Calls its matrix otherwise in its state."""
+
+    def state_dict(self, *args, **options):
+        state = super().state_dict(*args, **options)
+        return {f"my.{name}": t.detach() for name, t in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "noun"), [(Thawing, "freezes"), (Renamed, "state_dict")]
+)
+def test_what_is_trained_is_known_by_name_before_the_first_round(kind, noun):
+    with pytest.raises(ValueError, match=noun):
+        fl.run("fedavg", make(lambda shape, classes: kind(classes)), 1)
+
+
+def test_a_checkpoint_knows_frozen_weights(tmp_path):
+    def network(shape, classes):
+        net = frozen(shape, classes)
+        next(p for p in net.parameters() if not p.requires_grad).data.fill_(value)
+        return net
+
+    value = 0.1
+    fl.run("fedavg", make(network), 1, checkpoint=tmp_path / "run")
+    value = 0.2
+    with pytest.raises(ValueError, match="network differ"):
+        fl.run("fedavg", make(network), 2, checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize("how", [{"batch_size": 1}, {"clients": [[0], [1, 2, 3]]}])
+def test_a_single_sample_cannot_be_normalised(how):
+    def network(shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, classes))
+
+    task = make(network, clients=how.pop("clients", 4))
+    with pytest.raises(ValueError, match="batch of one"):
+        fl.run("fedavg", task, 1, **how)
+
+
+def test_networks_that_normalise_by_the_batch_or_have_computed_weights():
+    def by_batch(shape, classes):
+        norm = nn.BatchNorm1d(6, track_running_stats=False)
+        return nn.Sequential(nn.Flatten(), norm, nn.Linear(6, classes))
+
+    def computed(shape, classes):
+        layer = nn.utils.weight_norm(nn.Linear(6, classes))
+        return nn.Sequential(nn.Flatten(), layer)
+
+    for network in (by_batch, computed):
+        history = fl.run("fedavg", make(network), 1, engine="auto")
+        assert math.isfinite(history.loss[0])
 
 
 def test_a_function_that_returns_one_module_twice_is_refused():

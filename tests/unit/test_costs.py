@@ -65,7 +65,7 @@ class Complex(nn.Module):
         (nn.Flatten(), "3x8x8", "parameters"),
         (broken, "3x8x8", "boom"),
         (nn.LazyLinear(3), "8", "lazy"),
-        (Complex, "8", "float32"),
+        (Complex, "8", "complex"),
         (plain, "3x9x9", "shape"),
         (plain, "big", "input"),
         ("no_such", "3x8x8", "network"),

@@ -2,6 +2,7 @@
 
 Most inputs here are after public bug reports of data loaders; the right value is in the test."""
 
+import enum
 import re
 from pathlib import Path
 
@@ -11,8 +12,15 @@ import pytest
 import torch
 from PIL import Image
 from scipy.sparse import csr_array
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
-from torchvision.datasets import ImageFolder
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
+from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.transforms import Compose, Grayscale, Resize, ToTensor
 
 import fedlearn as fl
@@ -679,3 +687,84 @@ def test_images_around_0_and_from_0_on_are_two_scales():
         "b": (2 * x[:, 0] - 1, Y),
     }  # vectors have units of their own
     assert fl.data.clients(cold).user_names == ("a", "b")
+
+
+class Wrapped(Dataset):
+    """A wrapper that keeps its data set under a name of its own."""
+
+    def __init__(self, subset):
+        self.subset = subset
+
+    def __len__(self):
+        return len(self.subset)
+
+    def __getitem__(self, i):
+        return self.subset[i]
+
+
+def test_a_folder_inside_a_wrapper_is_checked(tmp_path):
+    x = DRAW.integers(0, 65536, (20, 8, 8)).astype(np.uint16)
+    root = folder(tmp_path, map(Image.fromarray, x))
+    refused("16 bits", fl.data.dataset, Wrapped(ImageFolder(root)))
+    read = DatasetFolder(root, lambda path: np.asarray(Image.open(path)), (".png",))
+    assert rows(whole(fl.data.dataset(read))[0]) == rows(x)
+
+
+@pytest.mark.parametrize(
+    "samples", [[(PICTURES[0], 0)], np.zeros(3), 5, [("lost.png", 1)]]
+)
+def test_samples_of_a_data_set_of_ones_own_are_no_files(samples):
+    data = Wrapped(items(PICTURES))
+    data.samples = samples
+    data.loader = Image.open
+    assert len(fl.data.dataset(data).train_y) + 12 == 60
+
+
+def test_a_random_transform_of_one_part_is_refused():
+    parts = ConcatDataset([Wrapped(items(PICTURES)), Drawn(np.random.rand)])
+    refused("twice", fl.data.dataset, parts)
+
+
+def test_labels_of_other_kinds_are_no_random_transform():
+    labels = [{"class": i} for i in range(60)]
+    refused("Labels", fl.data.dataset, items(PICTURES, labels))
+    kinds = enum.Enum("Kind", {"LOW": "low", "HIGH": "high"}, type=str)
+    low, high = kinds
+    assert fl.data.arrays(X, [low, high] * 30).names == ("high", "low")
+    refused("Labels", fl.data.arrays, X, None)
+
+
+def test_images_of_two_ranges_are_refused():
+    wide = DRAW.random((60, 8, 8)) * 255
+    for other in (DRAW.normal(size=(60, 8, 8)), wide * 257):
+        refused("scale", fl.data.clients, {"a": (wide, Y), "b": (other, Y)})
+
+
+def test_the_data_are_a_copy():
+    x = PICTURES.copy()
+    data = fl.data.arrays(x, Y, test=(x, Y))
+    x[...] = 0
+    assert data.train_x.any()
+
+
+def test_numbers_far_from_0_stay_apart_or_are_refused():
+    when = 1_700_000_000_000_000_000 + 1000 * np.arange(60)
+    refused("mean", fl.data.arrays, when[:, None], Y)
+
+
+def test_parts_and_users_that_do_not_meet_are_refused():
+    for first, second in (("training_set", "test_set"), ("X_train", "X_test")):
+        refused("parts", fl.data.clients, {first: (X, Y), second: (X, Y)})
+    data = {"test ward": (X, Y), "ward 2": (X, Y)}
+    assert fl.data.clients(data).user_names == ("test ward", "ward 2")
+    users = np.arange(60) % 4
+    test = (X, Y, users.astype(str))
+    refused("users", fl.data.arrays, X, Y, users=users, test=test)
+
+
+@pytest.mark.parametrize("names", [["30", " 0.5", "yes"], ["3", "7", "yes"]])
+def test_a_first_row_is_no_header(names):
+    frame = pandas.DataFrame({names[0]: X[:, 0], names[1]: X[:, 1], names[2]: NAMES})
+    refused("header", fl.data.table, frame, target="yes")
+    frame.columns = ["0", "1", "label"]
+    assert fl.data.table(frame, target="label").columns == ("0", "1")

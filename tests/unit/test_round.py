@@ -133,11 +133,16 @@ def test_a_function_sees_every_row_and_the_state_after_it(task):
 
     def after(row, state):
         seen.append((dict(row), state.weights))
-        return {"only True": "ends"}
 
     history = fl.run(FEDAVG, task, 3, evaluate_every=2, on_round=after)
     assert [row for row, _ in seen] == history.rows
     assert equal(seen[-1][1], history.state)
+
+
+@pytest.mark.parametrize("answer", [1, "stop", {"only True": "ends"}, np.ones(2)])
+def test_a_function_that_returns_something_else_is_refused(task, answer):
+    with pytest.raises(ValueError, match="on_round"):
+        fl.run(FEDAVG, task, 2, on_round=lambda row, state: answer)
 
 
 def test_a_function_that_returns_true_ends_the_run_for_good(task, tmp_path):
