@@ -55,6 +55,29 @@ def frozen(shape, classes):
     return nn.Sequential(nn.Flatten(), body, nn.ReLU(), nn.Linear(500, classes))
 
 
+class Beside(nn.Module):
+    """A frozen layer with adapters of rank 4 beside it; hidden, it is no part of the state."""
+
+    def __init__(self, classes, hidden):
+        super().__init__()
+        frozen = nn.Linear(6, 40).requires_grad_(False)
+        self.frozen = [frozen] if hidden else nn.ModuleList([frozen])
+        self.down = nn.Linear(6, 4, bias=False)
+        self.up = nn.Linear(4, 40, bias=False)
+        self.last = nn.Linear(40, classes)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.last(torch.relu(self.frozen[0](x) + self.up(self.down(x))))
+
+
+def adapted(hidden):
+    def network(shape, classes):
+        return Beside(classes, hidden)
+
+    return network
+
+
 def normalised(momentum=0.1):
     def network(shape, classes):
         norm = nn.BatchNorm1d(8, momentum=momentum)
@@ -91,6 +114,22 @@ def test_frozen_weights_never_travel(name, engine):
     assert torch.equal(
         weights, fl.initial_network(fl.methods.fedavg(), make(frozen))[1].weight
     )
+
+
+# those that train any network; SCAFFOLD sends a control variate beside the update
+ANY = """
+    fedavg rpn fedmmd qsgd signsgd dgc stc smartidx fedcom fedcomgate fedcams fedpm
+    fedprox scaffold fednova fedadagrad fedyogi fedadam feddyn
+"""
+
+
+@pytest.mark.parametrize("name", ANY.split())
+def test_adapters_of_rank_4_cost_their_own_bytes(name):
+    own = 4 * (6 + 40) + 41 * 3
+    history = fl.run(name, make(adapted(hidden=False)), 2)
+    assert history == fl.run(name, make(adapted(hidden=True)), 2), "also its bytes"
+    sent = max(history.bytes_up.max(), history.bytes_down.max()) / 4
+    assert sent < (2 if name == "scaffold" else 1) * 4 * own + 100
 
 
 def test_a_last_batch_of_one_joins_the_batch_before_it():
