@@ -698,9 +698,9 @@ function render({ model, el }) {
     <div class="fl-two">
       <figure><figcaption><b>Up close:</b> <label class="fl-look">client <select name="focus"></select>
         </label> <span class="fl-close-said"></span></figcaption>
+        <ul class="fl-tries" aria-label="New digits, and the answers before and after its training"></ul>
         <div class="fl-rows">${[0, 1, 2].map(() => `<div><span></span><canvas width="588" height="48" role="img"></canvas>
           </div>`).join("")}</div>
-        <ul class="fl-tries" aria-label="New digits, and the answers before and after its training"></ul>
         <p class="fl-small">The network has 32 detectors (hidden units), each with a weight for each of the 64 pixels: 2,048 of its 2,410 weights.
           Here are ten detectors, as pictures. <i class="fl-plus"></i> grew, <i class="fl-minus"></i> shrank; each row has its own scale.</p></figure>
       <figure><figcaption><b>Who pulls where.</b> <span class="fl-pull-said"></span></figcaption><svg class="fl-pulls" role="img">
