@@ -149,6 +149,7 @@ def everything_and_a_tenth(ax: "Axes | None" = None) -> "Axes":
         ax.plot(megabytes, rows["accuracy"], f"{mark}-", ms=4, label=line)
         ax.fill_between(megabytes, rows["low"], rows["high"], alpha=0.2)
     ax.set(xlabel="megabytes up and down, ten clients", ylabel="test accuracy")
+    ax.set(xscale="log", xticks=[0.1, 1, 10], xticklabels=["0.1", "1", "10"])
     ax.legend()
     return ax
 
