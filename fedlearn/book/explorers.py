@@ -167,7 +167,9 @@ def panel(number: str, name: str) -> Any:
         earlier.extend(histories.values())
         ends = {m: f"{h.final['accuracy']:.2f}" for m, h in histories.items()}
         scores = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
-        caption = f"Trained here, seed {chosen['seed']}. Accuracy at the end: {scores}. "
+        caption = (
+            f"Trained here, seed {chosen['seed']}. Accuracy at the end: {scores}. "
+        )
         caption += "What you trained before is grey."
         display(figure(f"{number}b", axs, caption, scores))
 

@@ -118,7 +118,9 @@ def test_a_round_plays_by_its_button_and_once_by_itself(page, site):
     assert slider.input_value() == "0", "it moves although motion is not wanted"
     end = slider.get_attribute("max")
     button.press("Enter")
-    page.wait_for_function("([e, end]) => e.value == end", arg=[slider.element_handle(), end])
+    page.wait_for_function(
+        "([e, end]) => e.value == end", arg=[slider.element_handle(), end]
+    )
     assert button.get_attribute("aria-label") == "Play the rounds"
     page.emulate_media(reduced_motion="no-preference")
     page.reload()

@@ -67,7 +67,9 @@ def test_a_panel_trains_what_is_chosen(monkeypatch):
     monkeypatch.setattr(explorers, "chapter_file", specs.get)
     displayed = []
     monkeypatch.setattr("IPython.display.display", displayed.append)
-    monkeypatch.setattr("fedlearn.plot.plt.close", lambda figure: displayed.append(figure))
+    monkeypatch.setattr(
+        "fedlearn.plot.plt.close", lambda figure: displayed.append(figure)
+    )
     heading, *sliders, button, bar, _ = explorers.panel("4.5", "rpn").children
     stored = explorers.STORED
     assert [s.value for s in sliders] == [12, "all three", 12, 0, *3 * [stored]]

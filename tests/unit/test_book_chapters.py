@@ -53,7 +53,9 @@ def test_the_ring_plays_the_stored_runs():
     assert len(frames) == len(rows) + 4  # the last one stays
     for (read, t, megabytes), row in zip(frames, rows.itertuples(), strict=False):
         assert (int(read), int(t)) == (round(100 * row.accuracy), row.round)
-        assert float(megabytes) == pytest.approx(10 * (row.up + row.down) / 1e6, abs=0.05)
+        assert float(megabytes) == pytest.approx(
+            10 * (row.up + row.down) / 1e6, abs=0.05
+        )
 
 
 def test_a_picture_has_no_other_parameters():
