@@ -46,10 +46,10 @@
     });
   }
 
-  // A slider for the round has a button that plays it. When the picture is first seen it plays once and goes back to where it
-  // stood, unless the reader wants no motion or was quicker.
+  // A slider for the round, or the time in it, has a button that plays it. When the picture is first seen it plays once and
+  // goes back to where it stood, unless the reader wants no motion or was quicker.
   function playing(picture, seen) {
-    var range = picture.querySelector("input[type=range][name=round]");
+    var range = picture.querySelector("input[type=range]:is([name=round], [name=time])");
     if (!range) return;
     var button = document.createElement("button"), timer = 0, first = range.value, last = Number(range.max);
     function set(value) {
