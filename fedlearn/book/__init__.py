@@ -32,7 +32,6 @@ _NAMES = {
     "sends": "reasons totals two_networks",
     "setup": "chapter styles",
     "show": "chart figure runs table",
-    "speed": "ratios",
     "wire": "watch_update",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

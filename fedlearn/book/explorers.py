@@ -114,9 +114,9 @@ def experiments(
     listed = {}
     for line, entry in spec["lines"].items():
         position = chosen.get(entry.get("control"))
-        split = None if "partition" in entry else chosen.get(control)
-        e = experiment(spec, line, clients, position, seed, split)
-        listed[line] = replace(e, **changes)
+        split = chosen.get(control)
+        stored = experiment(spec, line, clients, position, seed, split)
+        listed[line] = replace(stored, **changes)
     return listed
 
 
@@ -165,8 +165,9 @@ def panel(number: str, name: str) -> Any:
                 compare(history, against, labels=["_"], ax=ax)
                 ax.lines[-1].set(color="0.8", marker="", linestyle="-", zorder=0)
         earlier.extend(histories.values())
-        ends = {m: f"{h.final['accuracy']:.2f}" for m, h in histories.items()}
-        scores = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
+        scores = ", ".join(
+            f"{line} {h.final['accuracy']:.2f}" for line, h in histories.items()
+        )
         caption = (
             f"Trained here, seed {chosen['seed']}. Accuracy at the end: {scores}. "
         )
@@ -175,10 +176,9 @@ def panel(number: str, name: str) -> Any:
 
     box = interactive(train, {"manual": True, "manual_name": "Train"}, **sliders)
     *knobs, output = box.children
-    box.children = [HTML("<h3>Train it here</h3>"), *knobs, bar, output]
+    heading = HTML("<h3>Train it here</h3>", layout={"width": "100%"})
+    box.children = [heading, *knobs, bar, output]
     box.layout.flex_flow = "row wrap"
-    for child in (box.children[0], output):
-        child.layout.width = "100%"
     box.add_class("fl-live")
     return box
 
