@@ -92,11 +92,9 @@ def explore(
     ValueError: A guess is an accuracy from 0 to 1, not 2.
     """
     stored = explorer(number, name, caption, alt, guess)
-    with extra("lesson"):
-        from IPython.display import display
+    from IPython.display import display
 
-    display(stored)
-    display(panel(number, name))
+    display(stored, panel(number, name))
 
 
 STORED = "as above"  # a knob's position: what the stored runs have
@@ -168,10 +166,8 @@ def panel(number: str, name: str) -> Any:
         scores = ", ".join(
             f"{line} {h.final['accuracy']:.2f}" for line, h in histories.items()
         )
-        caption = (
-            f"Trained here, seed {chosen['seed']}. Accuracy at the end: {scores}. "
-        )
-        caption += "What you trained before is grey."
+        caption = f"""Trained here, seed {chosen["seed"]}. Accuracy at the end: {scores}.
+        What you trained before is grey."""
         display(figure(f"{number}b", axs, caption, scores))
 
     box = interactive(train, {"manual": True, "manual_name": "Train"}, **sliders)

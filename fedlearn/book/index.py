@@ -144,10 +144,12 @@ MARKERS = {"nobody": "o", "clients": "s", "server": "^", "both": "D"}
 def everything_and_a_tenth(ax: "Axes | None" = None) -> "Axes":
     """Accuracy against bytes of the two lines of the first page."""
     ax = axes(ax, (5.2, 2.7))
-    for (line, rows), mark in zip(grid("index").groupby("line"), "so", strict=True):
+    lines = grid("index").groupby("line")
+    for (line, rows), mark, colour in zip(lines, "so", COLOURS[1::-1], strict=True):
         megabytes = 10 * (rows["up"] + rows["down"]) / 1e6
-        ax.plot(megabytes, rows["accuracy"], f"{mark}-", ms=4, label=line)
-        ax.fill_between(megabytes, rows["low"], rows["high"], alpha=0.2)
+        look = {"color": colour, "label": line, "marker": mark, "markersize": 4}
+        ax.plot(megabytes, rows["accuracy"], **look)
+        ax.fill_between(megabytes, rows["low"], rows["high"], alpha=0.2, color=colour)
     ax.set(xlabel="megabytes up and down, ten clients", ylabel="test accuracy")
     ax.set(xscale="log", xticks=[0.1, 1, 10], xticklabels=["0.1", "1", "10"])
     ax.legend()
