@@ -31,9 +31,9 @@ def partition(task: Task, ax: Axes | None = None) -> Axes:
     x, y = task.test
     for c in y.unique().tolist():
         image = x[y == c][0, 0].cpu()
-        place = (-1.9, -1, c - 0.4, c + 0.4)
-        ax.imshow(image, cmap="Greys", aspect="auto", extent=place)
-    ax.set(xlim=(-2.1, clients - 0.3), ylim=(-0.7, classes - 0.3))
+        place = (-1.5, -0.85, c - 0.38, c + 0.38)
+        ax.imshow(image, "Greys", aspect="auto", interpolation="none", extent=place)
+    ax.set(xlim=(-1.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
     # not every client's number: many would run into one another
     ax.set_xticks(range(0, clients, 1 + clients // 13))
     ax.set_yticks(range(classes))

@@ -678,7 +678,7 @@ function render({ model, el }) {
       <span class="fl-buttons fl-then" hidden><button type="button" class="fl-change"></button>
         <button type="button" class="fl-keep">Keep curve</button></span>
       <span class="fl-buttons"><button type="button" class="fl-go"></button>
-        <span class="fl-live" aria-hidden="true"></span><button type="button" class="fl-step">One round</button>
+        <span class="fl-reads" aria-hidden="true"></span><button type="button" class="fl-step">One round</button>
         <button type="button" class="fl-reset">Start again</button></span>
     </div>
     <p class="fl-status" role="status"></p>
@@ -913,7 +913,7 @@ function render({ model, el }) {
         <text x="${middle[0]}" y="${middle[1] + 18}">of 100</text>`;
     const mean = (list) => { const some = list.filter(Boolean); return some.reduce((a, b) => a + b, 0) / (some.length || 1); };
     const words = shown ? `Round ${last.round}: ${shown.drawn.length} of ${s.clients} clients were asked. Each got ${said(mean(shown.downs))} bytes ` : `A server and ${s.clients} clients with their digits: one of them as a picture, and a bar for each of 0 to 9.`;
-    $(".fl-live").innerHTML = `<b>${read}</b> of 100<br>round ${last ? last.round : 0} of ${s.rounds}`;
+    $(".fl-reads").innerHTML = `<b>${read}</b> of 100<br>round ${last ? last.round : 0} of ${s.rounds}`;
     $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down"></i> and <span class="fl-word">sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up"></i></span>${shown.refused ? `; ${shown.refused} sent nothing, since their training blew up` : ""}.` : words;
     $(".fl-world").setAttribute("aria-label",
       shown ? `${words}and sent ${said(mean(shown.ups))}. The server's network reads ${read} of 100 digits.` : words);
