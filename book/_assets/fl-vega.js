@@ -69,7 +69,8 @@
       button.setAttribute("aria-label", "Pause");
       timer = setInterval(function () {
         if (!range.isConnected) { stop(); return; }          // drawn anew, for the dark
-        if (Number(range.value) < last) { set(Math.min(last, Number(range.value) + step)); return; }
+        set(Math.min(last, Number(range.value) + step));
+        if (Number(range.value) < last) return;
         stop();
         if (home) setTimeout(function () { if (!timer && Number(range.value) === last) set(first); }, 900);
       }, 160);

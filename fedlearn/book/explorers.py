@@ -112,8 +112,7 @@ def experiments(
     listed = {}
     for line, entry in spec["lines"].items():
         position = chosen.get(entry.get("control"))
-        split = chosen.get(control)
-        stored = experiment(spec, line, clients, position, seed, split)
+        stored = experiment(spec, line, clients, position, seed, chosen.get(control))
         listed[line] = replace(stored, **changes)
     return listed
 

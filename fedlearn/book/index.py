@@ -147,8 +147,7 @@ def everything_and_a_tenth(ax: "Axes | None" = None) -> "Axes":
     lines = grid("index").groupby("line")
     for (line, rows), mark, colour in zip(lines, "so", COLOURS[1::-1], strict=True):
         megabytes = 10 * (rows["up"] + rows["down"]) / 1e6
-        look = {"color": colour, "label": line, "marker": mark, "markersize": 4}
-        ax.plot(megabytes, rows["accuracy"], **look)
+        ax.plot(megabytes, rows["accuracy"], f"{mark}-", color=colour, label=line)
         ax.fill_between(megabytes, rows["low"], rows["high"], alpha=0.2, color=colour)
     ax.set(xlabel="megabytes up and down, ten clients", ylabel="test accuracy")
     ax.set(xscale="log", xticks=[0.1, 1, 10], xticklabels=["0.1", "1", "10"])
