@@ -85,6 +85,11 @@ def explore(
     guess : float, optional
         The reader's accuracy, 0 to 1; without it a slider asks for one.
 
+    Returns
+    -------
+    None
+        Both are displayed.
+
     Examples
     --------
     >>> explore("4.5", "rpn", caption="Runs.", alt="Curves that rise.", guess=2)
