@@ -46,6 +46,50 @@
     });
   }
 
+  // A slider for the round, or the time in it, has a button that plays it. When the picture is first seen it plays once and
+  // goes back to where it stood, unless the reader wants no motion or was quicker.
+  function playing(picture, seen) {
+    var range = picture.querySelector("input[type=range]:is([name=round], [name=time])");
+    if (!range) return;
+    var button = document.createElement("button"), timer = 0, first = range.value, last = Number(range.max);
+    function set(value) {
+      range.value = value;
+      range.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    function stop() {
+      clearInterval(timer);
+      timer = 0;
+      button.textContent = "▶";
+      button.setAttribute("aria-label", "Play the rounds");
+    }
+    function play(home) {
+      var step = Math.max(1, Math.ceil((last - range.min) / 25));
+      if (Number(range.value) >= last) set(range.min);
+      button.textContent = "❚❚";
+      button.setAttribute("aria-label", "Pause");
+      timer = setInterval(function () {
+        if (!range.isConnected) { stop(); return; }          // drawn anew, for the dark
+        set(Math.min(last, Number(range.value) + step));
+        if (Number(range.value) < last) return;
+        stop();
+        if (home) setTimeout(function () { if (!timer && Number(range.value) === last) set(first); }, 900);
+      }, 160);
+    }
+    button.type = "button";
+    button.className = "fl-play-rounds";
+    button.addEventListener("click", function () { if (timer) stop(); else play(false); });
+    picture.addEventListener("pointerdown", function (event) { if (event.target !== button) stop(); });
+    picture.addEventListener("keydown", function (event) { if (event.target !== button) stop(); });
+    range.before(button);
+    stop();
+    if (seen || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    new IntersectionObserver(function (entries, watch) {
+      if (!entries.some(function (entry) { return entry.isIntersecting; })) return;
+      watch.disconnect();
+      if (!timer && range.value === first) play(true);
+    }, { threshold: 0.9 }).observe(picture);
+  }
+
   function draw(vegaEmbed, div) {
     var spec = JSON.parse(div.querySelector("script").textContent), key = location.pathname + "#" + div.id, kept = {};
     var keep = (spec.usermeta || {}).keep || [], picture = div.querySelector(".fl-vega-picture");
@@ -56,6 +100,7 @@
     spec.config = Object.assign({ text: { color: dark ? "#e6e9ee" : "#1b1f24" } }, spec.config);
     return vegaEmbed(picture, spec, { actions: false, renderer: "svg", theme: dark ? "dark" : undefined }).then(function (result) {
       speak(picture, spec, result.view);
+      playing(picture, div.dataset.drawn);
       keep.forEach(function (name) {        // the reader's guess is there again next time
         result.view.addSignalListener(name, function (signal, value) {
           kept[name] = value;
@@ -66,26 +111,7 @@
     });
   }
 
-  function speakWidgets() {                 // ipywidgets name a position by its index: say what is shown instead
-    document.querySelectorAll(".fl-explorer .widget-slider").forEach(function (box) {
-      var handle = box.querySelector(".noUi-handle"), label = box.querySelector(".widget-label"), out = box.querySelector(".widget-readout");
-      if (!handle || !out) return;
-      function say() {
-        if (handle.getAttribute("aria-valuetext") !== out.textContent) handle.setAttribute("aria-valuetext", out.textContent);
-        if (label) handle.setAttribute("aria-label", label.textContent);
-      }
-      if (!handle.dataset.spoken) {
-        handle.dataset.spoken = "yes";
-        new MutationObserver(say).observe(box, { subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ["aria-valuetext"] });
-      }
-      say();
-    });
-  }
-
   window.addEventListener("load", function () {
-    if (document.querySelector("script[type='application/vnd.jupyter.widget-view+json']")) {
-      new MutationObserver(speakWidgets).observe(document.body, { childList: true, subtree: true });
-    }
     var divs = Array.from(document.querySelectorAll(".fl-vega"));
     if (!divs.length) return;
     divs.forEach(function (div) { div.hidden = false; });   // in Jupyter, which draws the spec itself, it stays hidden

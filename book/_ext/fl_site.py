@@ -79,9 +79,9 @@ def finish(app, error):
         encoding="utf-8",
     )
     from fedlearn import plot
-    from fedlearn.book.index import accuracy_of_three
+    from fedlearn.book.index import everything_and_a_tenth
 
-    ax = accuracy_of_three(ax=plot.axes(size=(6, 3.15)))
+    ax = everything_and_a_tenth(plot.axes(size=(6, 3.15)))
     ax.set_title(app.config.html_title, fontsize=15)
     ax.get_figure().savefig(Path(app.outdir, PREVIEW), dpi=200, facecolor="white")
 

@@ -21,9 +21,9 @@ _NAMES = {
     "flower": "engine_rows first_messages watch_message",
     "grids": "grid",
     "heterogeneity": "dirichlet_shares",
-    "index": "accuracy_of_three cards methods_map minutes",
+    "index": "cards everything_and_a_tenth methods_map minutes",
     "pictures": "agreement kernel_rows partition",
-    "play": "playground",
+    "play": "playground ring",
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": (
         "answering found_boxes learned moving_boxes pooled_layers "
@@ -32,7 +32,6 @@ _NAMES = {
     "sends": "reasons totals two_networks",
     "setup": "chapter styles",
     "show": "chart figure runs table",
-    "speed": "ratios",
     "wire": "watch_update",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

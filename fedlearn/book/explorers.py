@@ -6,13 +6,16 @@ guess, and the method appears when "show" is ticked. In Jupyter ``guess`` comes 
 cell above.
 """
 
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..errors import extra
+from ..lab.experiment import Experiment
 from .drawings import drawing, give_looks
 from .grids import chapter_file, experiment, grid, trained
-from .show import Chart, Shown, chart, figure
+from .show import Chart, chart, figure
 
 if TYPE_CHECKING:
     from ..history import History
@@ -67,26 +70,11 @@ def explorer(
     return chart(number, picture, caption, alt, units, keep=["guess"])
 
 
-class Explorer(Shown):
-    """An explorer of stored runs, and below it the panel that trains."""
-
-    def __init__(self, stored: Chart, name: str) -> None:
-        super().__init__(stored.content, stored.text)
-        self.stored = stored
-        self.name = name
-
-    def _ipython_display_(self) -> None:
-        from IPython.display import display
-
-        self.stored._ipython_display_()
-        display(panel(self.name))
-
-
 def explore(
     number: str, name: str, caption: str, alt: str, guess: float | None = None
-) -> Explorer:
-    """The stored runs of a chapter under sliders, and where there is a kernel a panel
-    of the same controls that trains what is chosen.
+) -> None:
+    """Show the stored runs of a chapter under sliders, and where there is a kernel a
+    panel that trains what is chosen.
 
     Parameters
     ----------
@@ -99,64 +87,103 @@ def explore(
 
     Returns
     -------
-    Explorer
-        To be shown.
+    None
+        Both are displayed.
 
     Examples
     --------
-    >>> explore("4.5", "rpn", caption="Runs.", alt="Curves that rise.", guess=0.8).name
-    'rpn'
+    >>> explore("4.5", "rpn", caption="Runs.", alt="Curves that rise.", guess=2)
+    Traceback (most recent call last):
+    ValueError: A guess is an accuracy from 0 to 1, not 2.
     """
-    return Explorer(explorer(number, name, caption, alt, guess), name)
+    stored = explorer(number, name, caption, alt, guess)
+    from IPython.display import display
+
+    display(stored, panel(number, name))
 
 
-def train_chosen(name: str, clients: int, **chosen: Any) -> "dict[str, History]":
-    """A run of each line of a chapter's grid at these positions of the controls,
-    with seed 0."""
+STORED = "as above"  # a knob's position: what the stored runs have
+
+
+def experiments(
+    name: str, clients: int, seed: int, **chosen: Any
+) -> dict[str, Experiment]:
+    """What each line of a chapter's grid trains at these positions."""
     spec = chapter_file(name)["grid"]
-    histories = {}
+    control = spec.get("splits", {}).get("control")
+    changes = {key: chosen[key] for key in ("lr", "rounds") if chosen[key] != STORED}
+    if chosen.get("dirichlet", STORED) != STORED:
+        changes["partition"] = f"dirichlet:{chosen['dirichlet']}"
+    listed = {}
     for line, entry in spec["lines"].items():
-        position = chosen.get(entry.get("control", ""))
-        split = None
-        if "splits" in spec and "partition" not in entry:
-            split = chosen[spec["splits"]["control"]]
-        histories[line] = trained(experiment(spec, line, clients, position, 0, split))
-    return histories
+        position = chosen.get(entry.get("control"))
+        stored = experiment(spec, line, clients, position, seed, chosen.get(control))
+        listed[line] = replace(stored, **changes)
+    return listed
 
 
-def panel(name: str) -> Any:
-    """Controls, a button, and the curves of what it trained; hidden on the site."""
+def panel(number: str, name: str) -> Any:
+    """The chapter's controls and those of ``data/index``, a button, a bar, and the
+    curves of what was trained; hidden on the site."""
     with extra("lesson"):
-        from ipywidgets import SelectionSlider, interactive
+        from ipywidgets import HTML, IntProgress, SelectionSlider, interactive
 
     from IPython.display import display
 
-    from ..plot import panels
+    from ..plot import compare, panels
 
     spec = chapter_file(name)
     entries = [*spec["grid"]["lines"].values(), spec["grid"].get("splits", {})]
     positions = {e["control"]: e["positions"] for e in entries if "control" in e}
     positions["clients"] = [2, 3, *spec["grid"]["clients"]]
+    own = chapter_file("index")["knobs"]
+    if "splits" in spec["grid"]:
+        del own["dirichlet"]
+    controls = spec["explorer"]["controls"] | own
+    positions |= {column: entry["positions"] for column, entry in own.items()}
+    wide = {"style": {"description_width": "initial"}, "layout": {"width": "48%"}}
     sliders = {
         column: SelectionSlider(
             options=[(str(value), value) for value in positions[column]],
             value=entry["start"],
             description=entry["name"],
-            style={"description_width": "initial"},
-            layout={"width": "95%"},
+            **wide,
         )
-        for column, entry in spec["explorer"]["controls"].items()
+        for column, entry in controls.items()
     }
+    bar = IntProgress(**wide)
+    earlier: "list[History]" = []
 
     def train(**chosen: Any) -> None:
-        histories = train_chosen(name, **chosen)
-        ends = {m: f"{h.final['accuracy']:.2f}" for m, h in histories.items()}
-        scores = ", ".join(f"{m} {accuracy}" for m, accuracy in ends.items())
-        caption = f"Trained here just now, seed 0. Accuracy at the end: {scores}."
-        display(figure("0.0", panels(histories), caption, scores))
+        listed = experiments(name, **chosen)
+        bar.value = 0
+        bar.max = sum(e.rounds for e in listed.values())
+        histories = {}
+        for line, e in listed.items():
+            histories[line] = trained(e, on_round=partial(step, bar, line))
+        axs = panels(histories)
+        for ax, against in zip(axs, ("rounds", "bytes"), strict=True):
+            for history in earlier:
+                compare(history, against, labels=["_"], ax=ax)
+                ax.lines[-1].set(color="0.8", marker="", linestyle="-", zorder=0)
+        earlier.extend(histories.values())
+        scores = ", ".join(
+            f"{line} {h.final['accuracy']:.2f}" for line, h in histories.items()
+        )
+        caption = f"""Trained here, seed {chosen["seed"]}. Accuracy at the end: {scores}.
+        What you trained before is grey."""
+        display(figure(f"{number}b", axs, caption, scores))
 
-    box = interactive(
-        train, {"manual": True, "manual_name": "Train this here"}, **sliders
-    )
+    box = interactive(train, {"manual": True, "manual_name": "Train"}, **sliders)
+    *knobs, output = box.children
+    heading = HTML("<h3>Train it here</h3>", layout={"width": "100%"})
+    box.children = [heading, *knobs, bar, output]
+    box.layout.flex_flow = "row wrap"
     box.add_class("fl-live")
     return box
+
+
+def step(bar: Any, line: str, row: dict[str, Any], state: Any) -> None:
+    """A step of the bar, with what the round reached."""
+    bar.value += 1
+    bar.description = f"{line}, round {row['round']}: {row['accuracy']:.2f}"

@@ -17,10 +17,10 @@ import numpy as np
 from .. import link, methods, tasks
 from ..core import run
 from ..history import History
-from ..plot import COLOURS, compare
+from ..plot import COLOURS, axes
 from .claims import by_label
 from .drawings import drawing, give_looks, speeds
-from .grids import chapter_file
+from .grids import chapter_file, grid
 from .show import Chart, Shown, chart, figure
 
 if TYPE_CHECKING:
@@ -141,12 +141,18 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
 MARKERS = {"nobody": "o", "clients": "s", "server": "^", "both": "D"}
 
 
-def accuracy_of_three(**options: Any) -> "Axes":
-    """Accuracy against bytes: FedAvg, one of the papers' methods, and one that
-    remembers."""
-    runs = runs_of(chapter_file("index")["minutes"]["comparisons"][0])
-    labels = ["FedAvg", "RPN", "STC"]
-    return compare([runs[line] for line in labels], "bytes", labels=labels, **options)
+def everything_and_a_tenth(ax: "Axes | None" = None) -> "Axes":
+    """Accuracy against bytes of the two lines of the first page."""
+    ax = axes(ax, (5.2, 2.7))
+    lines = grid("index").groupby("line")
+    for (line, rows), mark, colour in zip(lines, "so", COLOURS[1::-1], strict=True):
+        megabytes = 10 * (rows["up"] + rows["down"]) / 1e6
+        ax.plot(megabytes, rows["accuracy"], f"{mark}-", color=colour, label=line)
+        ax.fill_between(megabytes, rows["low"], rows["high"], alpha=0.2, color=colour)
+    ax.set(xlabel="megabytes up and down, ten clients", ylabel="test accuracy")
+    ax.set(xscale="log", xticks=[0.1, 1, 10], xticklabels=["0.1", "1", "10"])
+    ax.legend()
+    return ax
 
 
 @cache

@@ -21,14 +21,19 @@ with extra("lesson"):
 
 def partition(task: Task, ax: Axes | None = None) -> Axes:
     """Who holds what: for each client and class a disc whose area is the number of
-    images."""
+    images, and on the left an image of each class."""
     counts = label_counts(task)
     clients, classes = counts.shape
     ax = axes(ax)
     client, label = np.indices(counts.shape)
     area = 160 * counts / counts.max()
     ax.scatter(client, label, s=area, color=COLOURS[0])
-    ax.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
+    x, y = task.test
+    for c in y.unique().tolist():
+        image = x[y == c][0, 0].cpu()
+        place = (-1.5, -0.85, c - 0.38, c + 0.38)
+        ax.imshow(image, "Greys", aspect="auto", interpolation="none", extent=place)
+    ax.set(xlim=(-1.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
     # not every client's number: many would run into one another
     ax.set_xticks(range(0, clients, 1 + clients // 13))
     ax.set_yticks(range(classes))

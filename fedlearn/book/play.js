@@ -433,7 +433,7 @@ function federation() {
       const learned = net.map((tensor, i) => tensor.map((v, j) => v - start[i][j]));
       const update = liars.has(k) ? learned.map((tensor) => tensor.map((v) => -LIE * v)) : learned;
       const coded = finite(update) ? code(uplink, update, errors[k], k) : { sections: [], sent: [] };  // who diverged sends no tensor
-      return { bytes: pack(assemble(coded.sections), 1, up, t, k, mine.length), net, learned, update, sent: coded.sent };
+      return { bytes: pack(assemble(coded.sections), 1, up, t, k, mine.length), start, net, learned, update, sent: coded.sent };
     }
     /** What arrived -> the next model. */
     function aggregate(arrivals) {
@@ -463,13 +463,16 @@ function federation() {
     /** What there is to see of a client in the last round: nothing if it was not asked, or diverged. */
     function look(k) {
       const a = answers.get(k);
+      const four = [0, 1, 2, 3].map((j) => train + ((4 * t + j) % (y.length - train)));  // test digits, others in each round
       return a?.sent.length ? { client: k, learned: a.learned[0], update: a.update[0], sent: a.sent[0],
-        memory: uplink.feedback ? errors[k][0].slice() : null, alone: accuracy(a.net), bytes: a.bytes.byteLength } : null;
+        memory: uplink.feedback ? errors[k][0].slice() : null, alone: accuracy(a.net), bytes: a.bytes.byteLength,
+        tries: four.map((i) => ({ i, before: forward(a.start, x, i * PIXELS), after: forward(a.net, x, i * PIXELS) })) } : null;
     }
 
     return {
       look, owned, liars: [...liars], links: [uplink.name, same ? `Replay(${steps.name})` : "Downlink()"],
       held: owned.map((images) => { const counts = new Array(CLASSES).fill(0); images.forEach((i) => counts[y[i]]++); return counts; }),
+      shows: owned.map((images) => images[images.length >> 1]),  // one image of each client
       start: accuracy(first),
       /** The next round -> a row for the curve, and what there is to see of it. `focus`: the client that is looked at. */
       round(focus = 0, keep = false) {
@@ -524,7 +527,7 @@ function federation() {
       if ("pace" in order) pace = order.pace;
       if (order.make) {
         fed = make(data, order.make); ({ run } = order); last = order.make.rounds; spent = done = 0;
-        post({ run, held: fed.held, liars: fed.liars, start: fed.start });
+        post({ run, held: fed.held, shows: fed.shows, liars: fed.liars, start: fed.start });
       }
       if (order.play) go(false); else if (order.step) go(true);
     };
@@ -675,17 +678,17 @@ function render({ model, el }) {
       <span class="fl-buttons fl-then" hidden><button type="button" class="fl-change"></button>
         <button type="button" class="fl-keep">Keep curve</button></span>
       <span class="fl-buttons"><button type="button" class="fl-go"></button>
-        <span class="fl-live" aria-hidden="true"></span><button type="button" class="fl-step">One round</button>
+        <span class="fl-reads" aria-hidden="true"></span><button type="button" class="fl-step">One round</button>
         <button type="button" class="fl-reset">Start again</button></span>
     </div>
     <p class="fl-status" role="status"></p>
     <div class="fl-two">
+      <figure><figcaption><b>The federation.</b> <span class="fl-world-said"></span></figcaption><svg class="fl-world" role="img">
+        <g class="fl-wires"></g><g class="fl-people"></g></svg></figure>
       <figure><figcaption><b>What it learns.</b> Test digits read correctly, against
         <span class="fl-tabs" role="radiogroup" aria-label="against">${Object.keys(FIELDS.against.options).map((key) => `<label>
           <input type="radio" name="${named}" value="${key}"><span>${key}</span></label>`).join("")}</span></figcaption>
         <svg class="fl-chart" role="img"></svg><ul class="fl-legend"></ul></figure>
-      <figure><figcaption><b>The federation.</b> <span class="fl-world-said"></span></figcaption><svg class="fl-world" role="img">
-        <g class="fl-wires"></g><g class="fl-people"></g></svg></figure>
     </div>
     <div class="fl-fields" role="group" aria-label="The federation">${OPEN.map(field).join("")}</div>
     <details class="fl-more"><summary>More to change: speed, what comes down, who is asked, liars, the line, ...</summary>
@@ -695,6 +698,7 @@ function render({ model, el }) {
     <div class="fl-two">
       <figure><figcaption><b>Up close:</b> <label class="fl-look">client <select name="focus"></select>
         </label> <span class="fl-close-said"></span></figcaption>
+        <ul class="fl-tries" aria-label="New digits, and the answers before and after its training"></ul>
         <div class="fl-rows">${[0, 1, 2].map(() => `<div><span></span><canvas width="588" height="48" role="img"></canvas>
           </div>`).join("")}</div>
         <p class="fl-small">The network has 32 detectors (hidden units), each with a weight for each of the 64 pixels: 2,048 of its 2,410 weights.
@@ -784,11 +788,13 @@ function render({ model, el }) {
     fresh(); tell_address();
   }
   function keep() {
-    if (rows.length) kept = [{ s, rows, look }, ...kept].slice(0, 3);
+    if (rows.length) kept = [{ s, rows, look, start: fed.start }, ...kept].slice(0, 3);
     rows = []; look = LINES.find((its) => kept.every((curve) => curve.look !== its));
   }
+  const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
   function play(on = !playing) {
     if (on && ended) fresh();
+    if (on) $(".fl-world").parentElement.scrollIntoView({ block: "nearest", behavior: still() ? "auto" : "smooth" });
     playing = on;
     tell(on ? { play: true, pace } : {});
     if (!on) report();
@@ -853,21 +859,33 @@ function render({ model, el }) {
     shades = ["--fl-zero", "--fl-plus", "--fl-minus"].map((name) => (style.getPropertyValue(name).match(/\w\w/g) || []).map((h) => parseInt(h, 16)));
   }
   const place = () => {
-    const svg = $(".fl-world"), W = width.world || 400, R = Math.min(W / 2 - 24, 165), size = Math.max(14, Math.min(38,
+    const svg = $(".fl-world"), W = width.world || 400, R = Math.min(W / 2 - 28, 158), size = Math.max(14, Math.min(46,
       (2 * Math.PI * R) / s.clients - 5));
     return { svg, W, R, size, H: 2 * R + size + 10, spot: (k, r) => { const a = (2 * Math.PI * k) / s.clients - Math.PI / 2;
       return [W / 2 + r * Math.cos(a), R + size / 2 + 5 + r * Math.sin(a)]; } };
   };
-  function people() {  // what each client holds: a bar for each digit
+  /** Image `i` as a picture: dark on no ground; in the dark it is turned round (play.css). */
+  const stamps = new Map();
+  function stamp(i) {
+    if (!stamps.has(i)) {
+      const canvas = Object.assign(document.createElement("canvas"), { width: 8, height: 8 }), pen = canvas.getContext("2d");
+      const pixels = pen.createImageData(8, 8);
+      for (let j = 0; j < 64; j++) pixels.data[4 * j + 3] = (255 * bytes[64 * i + j]) / 16;
+      pen.putImageData(pixels, 0, 0);
+      stamps.set(i, canvas.toDataURL());
+    }
+    return stamps.get(i);
+  }
+  function people() {  // what each client holds: one of its digits, and a bar for each of 0 to 9
     if (!fed) return;
     const { svg, W, H, R, size, spot } = place(), most = Math.max(...fed.held.flat());
     svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
     $(".fl-people").innerHTML = fed.held.map((counts, k) => {
       const [x, y] = spot(k, R), liar = fed.liars.includes(k), bar = (size - 4) / 10;
-      const bars = counts.map((n, c) => { const h = Math.max(n && 1, (n / most) * (size - (size > 24 ? 14 : 5)));
+      const bars = counts.map((n, c) => { const h = Math.max(n && 1, (n / most) * (size - (size > 34 ? 29 : size > 24 ? 14 : 5)));
         return `<rect x="${2 + c * bar}" y="${size - 2 - h}" width="${Math.max(0.6, bar - 0.4)}" height="${h}"/>`; }).join("");
       return `<g data-client="${k}" class="fl-person${k === focus ? " fl-focus" : ""}${liar ? " fl-liar" : ""}" transform="translate(${x - size / 2} ${y - size / 2})"><title>Client ${k}${liar ? ", a liar" : ""}: ${counts.map((n, c) => (n ? `${n} of digit ${c}` : "")).filter(Boolean).join(", ")}</title>
-        <rect class="fl-card-edge" width="${size}" height="${size}" rx="4"/>${bars}${size > 24 ? `<text x="4" y="11">${k}${liar ? " lies" : ""}</text>` : ""}</g>`;
+        <rect class="fl-card-edge" width="${size}" height="${size}" rx="4"/>${bars}${size > 34 ? `<image href="${stamp(fed.shows[k])}" x="${size - 26}" y="3" width="23" height="23"/>` : ""}${size > 24 ? `<text x="4" y="11">${k}</text>${liar ? `<text x="3" y="${size > 34 ? 23 : size - 4}">lies</text>` : ""}` : ""}</g>`;
     }).join("");
     dressed = `${W} ${focus} ${run}`;
   }
@@ -894,8 +912,8 @@ function render({ model, el }) {
       <text class="fl-read" x="${middle[0]}" y="${middle[1] + 2}">${read}</text>
         <text x="${middle[0]}" y="${middle[1] + 18}">of 100</text>`;
     const mean = (list) => { const some = list.filter(Boolean); return some.reduce((a, b) => a + b, 0) / (some.length || 1); };
-    const words = shown ? `Round ${last.round}: ${shown.drawn.length} of ${s.clients} clients were asked. Each got ${said(mean(shown.downs))} bytes ` : `A server and ${s.clients} clients with their digits, a bar for each of 0 to 9.`;
-    $(".fl-live").innerHTML = `<b>${read}</b> of 100<br>round ${last ? last.round : 0} of ${s.rounds}`;
+    const words = shown ? `Round ${last.round}: ${shown.drawn.length} of ${s.clients} clients were asked. Each got ${said(mean(shown.downs))} bytes ` : `A server and ${s.clients} clients with their digits: one of them as a picture, and a bar for each of 0 to 9.`;
+    $(".fl-reads").innerHTML = `<b>${read}</b> of 100<br>round ${last ? last.round : 0} of ${s.rounds}`;
     $(".fl-world-said").innerHTML = shown ? `${words}<i class="fl-key fl-key-down"></i> and <span class="fl-word">sent ${said(mean(shown.ups))} <i class="fl-key fl-key-up"></i></span>${shown.refused ? `; ${shown.refused} sent nothing, since their training blew up` : ""}.` : words;
     $(".fl-world").setAttribute("aria-label",
       shown ? `${words}and sent ${said(mean(shown.ups))}. The server's network reads ${read} of 100 digits.` : words);
@@ -903,7 +921,7 @@ function render({ model, el }) {
   }
   /** Messages on their way, as dots: for whoever goes slowly, and does not mind motion. */
   function travel() {
-    if (!shown || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    if (!shown || still()) return;
     const { R, size, spot } = place();
     for (const k of shown.drawn) for (const [kind, from, to, delay] of [["down", 50, R - size / 2, 0], ["up", R - size / 2, 50, 420]]) {
       const dot = document.createElementNS("http://www.w3.org/2000/svg", "circle"), [x1, y1] = spot(k, from), [x2, y2] = spot(k, to);
@@ -927,7 +945,7 @@ function render({ model, el }) {
   }
   function chart() {
     const svg = $(".fl-chart"), W = width.chart, H = 280, left = 34, right = W - 14, top = 12, bottom = H - 40,
-      curves = [{ s, rows, look }, ...kept], log = s.against !== "rounds";
+      curves = [{ s, rows, look, start: fed?.start }, ...kept], log = s.against !== "rounds";
     const xs = curves.map(along), ends = xs.map((x,
       i) => (i ? x.at(-1) : x.length ? (x.at(-1) * (log ? s.rounds / x.length : 1)) : 0) || 0);
     let low = log ? Math.min(...xs.map((x) => x[0] || Infinity)) : 0, high = log ? Math.max(...ends) : Math.max(s.rounds, ...ends);
@@ -945,10 +963,10 @@ function render({ model, el }) {
       <text x="${left - 6}" y="${Y(a) + 4}" text-anchor="end">${100 * a}</text>`);
     const names = { rounds: "rounds", bytes: "bytes up and down, all clients together", time: `time on ${s.link}, without computing` };
     axis.push(`<text x="${(left + right) / 2}" y="${H - 6}" text-anchor="middle">${names[s.against]}</text>`);
-    const drawn = curves.map(({ rows: list, look: [colour, dash, mark] }, i) => {
+    const drawn = curves.map(({ rows: list, look: [colour, dash, mark], start }, i) => {
       const points = list.map((row, j) => [X(xs[i][j]), Y(row.accuracy)]), every = Math.max(1,
         Math.ceil(points.length / 14));
-      if (!i && !log && fed) points.unshift([X(0), Y(fed.start)]);
+      if (!log && start !== undefined) points.unshift([X(0), Y(start)]);
       return points.length && `<g style="color:${colour}">
         <path class="fl-line${i ? "" : " fl-now"}" d="M${points.map((p) => p.map((v) => v.toFixed(1))).join("L")}" stroke-dasharray="${dash}"/>${points.filter((_, j) => j % every === 0 || j === points.length - 1).map(([x, y]) => `<path d="${mark}" transform="translate(${x.toFixed(1)} ${y.toFixed(1)})" fill="currentColor"/>`).join("")}</g>`;
     });
@@ -978,7 +996,9 @@ function render({ model, el }) {
     const [zero, plus, minus] = shades, votes = s.up === "signs";
     const rest = seen && (seen.memory || seen.update.map((v, i) => (votes ? Math.abs(v) : v - seen.sent[i])));
     $(".fl-close-said").textContent = !shown ? "" : !shown.drawn.includes(focus) ? "was not asked in this round."
-      : !seen ? "sent nothing that can be shown." : `received a network that reads ${hundred(rows.length > 1 ? rows.at(-2).accuracy : fed.start)} of 100. Trained on its own digits, its copy reads ${hundred(seen.alone)}. It ${fed.liars.includes(focus) ? "lies, and " : ""}sent ${said(seen.bytes)} bytes.`;
+      : !seen ? "sent nothing that can be shown." : `received a network that reads ${hundred(rows.length > 1 ? rows.at(-2).accuracy : fed.start)} of 100. Trained on its own digits, its copy reads ${hundred(seen.alone)}. Below are four new digits with both answers. It ${fed.liars.includes(focus) ? "lies, and " : ""}sent ${said(seen.bytes)} bytes.`;
+    $(".fl-tries").innerHTML = seen ? seen.tries.map(({ i, before, after }) => `<li>
+      <svg viewBox="0 0 8 8" role="img" aria-label="A ${bytes[64 * about.count + i]}:"><image href="${stamp(i)}" width="8" height="8"/></svg> ${before} → <b>${after}</b></li>`).join("") : "";
     [seen?.learned, seen?.sent, rest].forEach((values, row) => {
       const canvas = canvases[row], pen = canvas.getContext("2d"), most = values ? values.reduce((a, v) => Math.max(a, Math.abs(v)),
         0) : 0;

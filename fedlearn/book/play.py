@@ -1,15 +1,19 @@
-"""The playground: a federation that trains in the page itself, in the reader's browser.
+"""The playground: a federation that trains in the page itself, in the reader's browser;
+and the ring of the first page, which plays stored runs.
 
-All that happens is in ``play.js``, which codes and reads messages as this package
-does."""
+All that happens in the playground is in ``play.js``, which codes and reads messages as
+this package does."""
 
 from pathlib import Path
+from string import Template
 
 import numpy as np
 
 from .. import link
 from ..data.images import load
 from ..errors import extra
+from .grids import grid
+from .show import Shown
 
 with extra("lesson"):
     import anywidget
@@ -51,3 +55,26 @@ def playground(scene: str = "") -> Playground:
         about=about | {"mean": source.mean[0], "std": source.std[0]},
         links={name: link.check(**preset) for name, preset in link.PRESETS.items()},
     )
+
+
+def ring() -> Shown:
+    """Ten clients with a digit each around a server, in a loop of one second a round: what
+    the stored runs of ``data/index`` read, and what all clients sent and received."""
+    frames = ""
+    rows = [*grid("index").query("line == 'everything'").itertuples()]
+    for k, row in enumerate([*rows, *4 * rows[-1:]]):  # the end stays for a moment
+        read = f"{100 * row.accuracy:.0f}"
+        sent = f"round {row.round}: {10 * (row.up + row.down) / 1e6:.1f} MB sent"
+        frames += (
+            f'<g class="fl-frame" style="--k: {k}"><circle class="fl-gauge" cx="150" '
+            f'cy="150" r="40" pathLength="100" stroke-dasharray="{read} 100"/>'
+            f'<text class="fl-score" x="150" y="156">{read}</text>'
+            f'<text class="fl-sum" x="150" y="322">{sent}</text></g>'
+        )
+    words = (
+        f"Ten clients, each with a digit, around a server. {sent}, {read} of 100 read."
+    )
+    text = Path(HERE, "ring.svg").read_text(encoding="utf-8")
+    picture = Template(text).substitute(words=words, frames=frames)
+    pause = '<label><input type="checkbox"> pause</label>'
+    return Shown(f'<div class="fl fl-ring">{picture}{pause}</div>', words)

@@ -44,7 +44,7 @@ class Shown:
 
 def figcaption(kind: str, number: str, caption: str) -> tuple[str, str]:
     """An id for links, and the caption with its number as HTML; both must be there."""
-    if not re.fullmatch(r"[\dA-Z]+\.\d+", number):
+    if not re.fullmatch(r"[\dA-Z]+\.\d+b?", number):
         raise ValueError(
             f'A {kind.lower()} has a number such as "4.2", not {number!r}.'
         )

@@ -65,7 +65,9 @@ def page(browser):
     machines (`external`).
 
     Both must be empty at the end of every test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    size = {"width": 1280, "height": 900}
+    # nothing moves by itself, unless a test asks for it
+    context = browser.new_context(viewport=size, reduced_motion="reduce")
     context.set_default_timeout(1000 * LIMIT)
     page = context.new_page()
     page.external, page.errors = [], []

@@ -1,5 +1,6 @@
 """The first page and the page of claims, as a reader gets them: from disk, with no network."""
 
+import pytest
 from conftest import HTML
 
 import fedlearn as fl
@@ -12,17 +13,34 @@ def open_from_disk(page, name, box):
     return page.locator(box)
 
 
-def test_the_first_page_says_it_in_one_screen(page):
-    page.set_viewport_size({"width": 1440, "height": 900})
-    starts = open_from_disk(page, "index.html", ".fl-starts").bounding_box()
-    figure = page.locator("#figure-0-1").bounding_box()
-    assert (
-        starts["y"] + starts["height"]
-        < figure["y"]
-        < figure["y"] + figure["height"]
-        <= 900
-    )
+@pytest.mark.parametrize("width, height", [(1440, 900), (400, 850)])
+def test_the_first_page_says_it_in_one_screen(page, width, height):
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(reduced_motion="no-preference")
+    ring = open_from_disk(page, "index.html", ".fl-ring svg >> nth=0")
+    for box in (ring, page.locator(".fl-lead"), *page.locator(".fl-go a").all()):
+        place = box.bounding_box()
+        assert place["y"] + place["height"] <= height, box
+    assert page.locator(".fl-go a").all_inner_texts() == ["▶ Play", "Read", "Teach"]
     assert page.locator(".fl-card").count() == len(chapter_file("index")["cards"])
+
+    def seen():
+        frames = page.locator(".fl-frame").evaluate_all(
+            "all => all.filter(f => getComputedStyle(f).visibility == 'visible')"
+            ".map(f => f.textContent)"
+        )
+        assert len(frames) == 1
+        return frames[0]
+
+    first = seen()
+    page.wait_for_timeout(2500)
+    assert seen() != first, "the ring stands still"
+    page.locator(".fl-ring input").check()
+    paused = seen()
+    page.wait_for_timeout(1500)
+    assert seen() == paused, "it plays although it is paused"
+    page.emulate_media(reduced_motion="reduce")
+    assert "round 20" in seen(), "without motion the end is shown"
 
 
 def test_every_lesson_has_slides(page):

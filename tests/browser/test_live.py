@@ -167,6 +167,8 @@ def test_a_chapter_reads_and_its_panel_trains(lab, page):
         lambda: box.locator("figure svg").count(),
         "the curves of what was trained",
     )
+    assert "Train it here" in box.inner_text()
+    assert box.locator("figcaption").inner_text().startswith("Figure 2.4b.")
     no_error()
     page.close()
     page.errors.clear()  # JupyterLab's own; requests that left the machine still count

@@ -108,6 +108,29 @@ def check_chart(page, box, where):
             assert said == words and re.match(r"\d", said), f"{where_k} says {said!r}"
 
 
+def test_a_round_plays_by_its_button_and_once_by_itself(page, site):
+    open_page(page, site, "papers/rpn")
+    box = charts(page)[0]
+    slider = box.locator("input[name=round]")
+    button = box.locator(".fl-play-rounds")
+    box.scroll_into_view_if_needed()
+    page.wait_for_timeout(600)
+    assert slider.input_value() == "0", "it moves although motion is not wanted"
+    end = slider.get_attribute("max")
+    button.press("Enter")
+    page.wait_for_function(
+        "([e, end]) => e.value == end", arg=[slider.element_handle(), end]
+    )
+    assert button.get_attribute("aria-label") == "Play the rounds"
+    page.emulate_media(reduced_motion="no-preference")
+    page.reload()
+    box = charts(page)[0]
+    box.scroll_into_view_if_needed()
+    handle = box.locator("input[name=round]").element_handle()
+    for value in ("1", "0"):  # there, and home again
+        page.wait_for_function("([e, value]) => e.value == value", arg=[handle, value])
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_what_moves_moves_and_solutions_fold_open(page, site, name):
     open_page(page, site, name)

@@ -62,17 +62,42 @@ def test_what_cannot_be_is_said(call, noun):
 
 
 def test_a_panel_trains_what_is_chosen(monkeypatch):
-    spec = chapter_file("rpn")
-    spec["grid"]["shared"] |= {"rounds": 1}
-    monkeypatch.setattr(explorers, "chapter_file", lambda name: spec)
+    specs = {name: chapter_file(name) for name in ("rpn", "index")}
+    specs["rpn"]["grid"]["shared"] |= {"rounds": 1}
+    monkeypatch.setattr(explorers, "chapter_file", specs.get)
     displayed = []
     monkeypatch.setattr("IPython.display.display", displayed.append)
-    *sliders, button, _ = explorers.panel("rpn").children
-    assert [s.value for s in sliders] == [12, "all three", 12]
+    monkeypatch.setattr(
+        "fedlearn.plot.plt.close", lambda figure: displayed.append(figure)
+    )
+    heading, *sliders, button, bar, _ = explorers.panel("4.5", "rpn").children
+    stored = explorers.STORED
+    assert [s.value for s in sliders] == [12, "all three", 12, 0, *3 * [stored]]
     sliders[0].value = 2
     button.click()
-    (picture,) = displayed
-    assert "<svg" in picture.content and "STC 0." in picture.content
+    assert bar.value == bar.max == 3 and bar.description.startswith("STC, round 1: 0.")
+    *_, first = displayed
+    assert "Figure 4.5b." in first.content and "STC 0." in first.content
+    sliders[-1].value = 10.0
+    button.click()
+    *_, rounds, _, _ = displayed
+    greys = [line for line in rounds.axes[0].lines if line.get_color() == "0.8"]
+    assert len(greys) == 3, "what was trained before stays"
+
+
+def test_a_panel_trains_with_the_readers_own_values():
+    stored = explorers.STORED
+    own = {"seed": 3, "rounds": 5, "lr": 0.3, "dirichlet": 1.0}
+    made = explorers.experiments("rpn", clients=4, pooled="all three", one_of=4, **own)
+    assert {(e.seed, e.rounds, e.lr, e.partition) for e in made.values()} == {
+        (3, 5, 0.3, "dirichlet:1.0")
+    }
+    own |= {"rounds": stored, "lr": stored, "alpha": 0.5}
+    del own["dirichlet"]
+    made = explorers.experiments("heterogeneity", clients=4, one_of=8, **own)
+    # there alpha is the chapter's, and one line keeps its even split
+    assert {e.partition for e in made.values()} == {"iid", "dirichlet:0.5"}
+    assert {e.rounds for e in made.values()} == {10}
 
 
 def test_compare_draws_every_history(histories):

@@ -2,6 +2,7 @@
 are stated, tables say what holds."""
 
 import itertools
+import re
 from types import SimpleNamespace
 
 import altair
@@ -36,6 +37,25 @@ PICTURES = [
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_moving_picture_is_vega_lite(name):
     altair.LayerChart.from_dict(fl.book.drawing(name))
+
+
+def test_what_the_first_page_says_of_its_two_lines():
+    last = fl.book.grid("index").groupby("line").last()
+    assert (last["low"] > 0.97).all()
+    sent = last["up"] + last["down"]
+    assert sent["everything"] / sent["a tenth of it"] == pytest.approx(20, rel=0.05)
+
+
+def test_the_ring_plays_the_stored_runs():
+    rows = fl.book.grid("index").query("line == 'everything'")
+    shown = fl.book.ring().content
+    frames = re.findall(r'fl-score"[^>]*>(\d+)<.*?(\d+): ([\d.]+) MB', shown)
+    assert len(frames) == len(rows) + 4  # the last one stays
+    for (read, t, megabytes), row in zip(frames, rows.itertuples(), strict=False):
+        assert (int(read), int(t)) == (round(100 * row.accuracy), row.round)
+        assert float(megabytes) == pytest.approx(
+            10 * (row.up + row.down) / 1e6, abs=0.05
+        )
 
 
 def test_a_picture_has_no_other_parameters():
