@@ -244,6 +244,10 @@ class Task:
     def predict(self, net: nn.Module, x: Any) -> Any:
         """A network's answers to samples in the form of the data, such as classes or
         boxes. A table's columns are matched by their names."""
+        if not isinstance(net, nn.Module):
+            raise ValueError(
+                f"predict takes a network, such as history.network(), not {short(net)}."
+            )
         samples = makers.samples_like(self.source, x)
         try:
             with models.evaluating(net.to(self.device)), torch.no_grad():

@@ -329,9 +329,14 @@ def _columns(frame: Any, features: Sequence) -> np.ndarray:
 def _rows(frame: Any, features: list, target: Any, user: Any) -> Part:
     if not features:
         raise ValueError(f"The table has no column of features besides {target!r}.")
-    x = samples_of(_columns(frame, features), columns=features)
+    y = labels_of(frame[target].tolist())
     users = None if user is None else users_of(frame[user])
-    return Part(x, labels_of(frame[target].tolist()), users)
+    if len(set(map(str, users or ()))) < len(set(users or ())):
+        raise ValueError(
+            f"The column {user!r} has a user as a number and as a text: read it as text, "
+            f"by pandas.read_csv(..., dtype={{{user!r}: str}})."
+        )
+    return Part(samples_of(_columns(frame, features), columns=features), y, users)
 
 
 # ---- data sets

@@ -477,6 +477,7 @@ def test_a_table_goes_by_its_columns_names():  # h04
             "site",
             "keep_default_na",
         ),  # h15
+        (FRAME.assign(site=[1, "1"] * 30), "label", "site", "dtype="),
         (FRAME.assign(age=["1,5"] * 60), "label", "site", "decimal="),  # h29
         (FRAME.assign(age=["1,234.5"] * 60), "label", "site", "thousands="),
         (FRAME.assign(age=["a, b"] * 60), "label", "site", "get_dummies"),
@@ -682,6 +683,7 @@ def test_images_around_0_and_from_0_on_are_two_scales():
     refused("scale", task.predict, net, 2 * x - 1)
     assert len(task.predict(net, x[:1])) == 1
     refused("array", task.predict, net, {"x": x})
+    refused("network", task.predict, {"net": net}, x)
     cold = {
         "a": (x[:, 0], Y),
         "b": (2 * x[:, 0] - 1, Y),
