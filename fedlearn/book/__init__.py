@@ -22,7 +22,7 @@ _NAMES = {
     "grids": "grid",
     "heterogeneity": "dirichlet_shares",
     "index": "accuracy_of_three cards methods_map minutes",
-    "pictures": "agreement kernel_rows partition",
+    "pictures": "kernel_rows partition",
     "play": "playground",
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": (
