@@ -26,13 +26,11 @@ other, because both began at random. In Figure 1.1 each client has one bowl. A r
 has many bottoms, and the mean of two of them need not be one.
 
 A good answer says (1) that a common start is part of the method, not a detail; (2) that
-the first model costs nothing if all can draw it from one seed; (3) that batch
-statistics are averaged, too, and may not fit the averaged weights. Table 1A.8 of the
+the first model costs nothing if all can draw it from one seed; and (3) that batch
+statistics are averaged, too, and may not fit the averaged weights. Table 1A.6 of the
 notes has them measured anew on all scans, for three draws of first models. Different
-starts: the mean still reads less than a quarter of the digits. A common start: more
-than seven tenths, where it had read from 48 to 63 of 100. So the statistics explain
-little of the harm. And (4) it is milder with two networks than with ten: the notes have
-two."""
+starts: the mean still reads less than a third of the digits. A common start: more than
+seven tenths. So the statistics explain little of the harm."""
 
 # %% fedavg-thirty
 """The first round ends well below what it will reach, and the second one brings many
@@ -73,7 +71,7 @@ w_t. By (1.3) the server gets w_t - η Σ (n_k / n) ∇F_k(w_t). The gradient of
 For the digits network it is only nearly true. In training, batch normalisation uses the
 mean and variance of the batch, so the loss of an image depends on the other images of
 its batch. A client's batch is not the whole set, and f is no longer a sum over single
-images. (The check of (1A.1) in the notes uses testing mode.)
+images.
 
 With E > 1 it is false for every network: the second gradient is taken at a point where
 nobody else is."""

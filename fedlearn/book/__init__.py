@@ -22,7 +22,7 @@ _NAMES = {
     "grids": "grid",
     "heterogeneity": "dirichlet_shares",
     "index": "cards everything_and_a_tenth methods_map minutes",
-    "pictures": "agreement kernel_rows partition",
+    "pictures": "kernel_rows partition",
     "play": "playground ring",
     "rpn": "frozen seven_kernels watch_kernel",
     "seeing": (

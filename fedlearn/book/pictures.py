@@ -1,15 +1,12 @@
-"""Drawings of several chapters: who holds which classes, who agrees, kernels in
-rows."""
+"""Drawings of several chapters: who holds which classes, kernels in rows."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
 
 from ..errors import extra
 from ..tasks import Task
-from .drawings import drawing
 
 with extra("lesson"):
     import matplotlib.pyplot as plt
@@ -39,26 +36,6 @@ def partition(task: Task, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(classes))
     ax.set(xlabel="client", ylabel="class")
     return ax
-
-
-def agreement(
-    cases: Mapping[tuple[int, float], tuple[Sequence[Any], Any, str]],
-) -> dict[str, Any]:
-    """A number from -1 to 1 for any two clients, under a choice of how many there are
-    and of alpha: of each such case the clients' labels, the numbers [clients, clients],
-    and a title."""
-    values = []
-    labels = {}
-    titles = {}
-    for (k, alpha), (names, numbers, title) in cases.items():
-        case = f"{k}|{alpha}"
-        labels[case] = list(map(str, names))
-        titles[case] = title
-        for (i, j), number in np.ndenumerate(numbers):
-            cell = {"row": i, "column": j, "number": round(float(number), 2)}
-            values.append(cell | {"clients": k, "alpha": alpha})
-    picture = drawing("heterogeneity/agreement", labels=labels, titles=titles)
-    return picture | {"data": {"values": values}}
 
 
 def kernel_rows(
