@@ -12,8 +12,10 @@ from ..data import data_path
 from .check import Function, Reasons, compared, drawn, generator, number, varied
 from .drawings import drawing
 
-if TYPE_CHECKING:
-    from .show import Shown  # pictures take long to load, and a check needs none
+if TYPE_CHECKING:  # pictures take long to load, and a check needs none
+    from matplotlib.figure import Figure
+
+    from .show import Shown
 
 
 def watch_maps() -> dict[str, Any]:
@@ -67,13 +69,10 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
     )
 
 
-def painted(
-    number: str, pictures: torch.Tensor, maps: torch.Tensor, seen: torch.Tensor
-) -> "Shown":
+def painted(pictures: torch.Tensor, maps: torch.Tensor, seen: torch.Tensor) -> "Figure":
     """Six of a client's images [n, 64], two of the maps [n, 16, 4, 4] that it sent, and
     what a server has made of them."""
     from .pictures import kernel_rows
-    from .show import figure
 
     six = torch.linspace(0, len(seen) - 1, 6).long()
     rows = {
@@ -82,15 +81,7 @@ def painted(
         "map 6": maps[six, 5:6],
         "painted": seen[six].unflatten(1, (1, 8, 8)).clamp(0, 1),
     }
-    return figure(
-        number,
-        kernel_rows(rows, apart=rows, size=0.75, grey=True),
-        caption="""Images of a client, two of the sixteen maps that it sent in the first
-        round, and what the least-squares painter, fitted on another client, paints from
-        all sixteen.""",
-        alt="""Four rows of six small pictures: digits, two rows of coarser maps, and a
-        last row that looks nearly like the first.""",
-    )
+    return kernel_rows(rows, apart=rows, size=0.75, grey=True)
 
 
 def twenty_rounds() -> list[dict[str, str]]:
