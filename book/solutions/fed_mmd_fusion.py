@@ -17,14 +17,14 @@ average of all; (4) what one could do: give the frozen stream the statistics of 
 batch (not tried here), or do without batch normalisation, as the paper does."""
 
 # %% fed_mmd_fusion-weights
-"""A good answer (1) predicts before it runs; (2) finds that a tenth of the weight helps
-less: in the rounds to 60 % and the last quarter its mean lies between the other two,
-in the last test it doesn't; (3) finds that ten times the weight lets nobody learn at
-this rate: narrow bells pull so hard that steps become huge, numbers are no longer
-finite, and the server refuses such answers (the warning); (4) says how far apart the
-seeds lie. At the smaller rate of Figure 6.3, with normalisation, no answer is refused
-with a weight of 1. But with four clients accuracy stays far below the others, and with
-twelve at guessing."""
+"""A good answer (1) predicts before it runs; (2) compares a tenth of the weight with
+federated averaging and with the paper's weight by more than one measure: the rounds to
+60 %, the last quarter, the last test; (3) finds that ten times the weight lets nobody
+learn at this rate: narrow bells pull so hard that steps become huge, numbers are no
+longer finite, and the server refuses such answers (the warning); (4) says how far apart
+the seeds lie. At the smaller rate of Figure 6.3, with normalisation, no answer is
+refused with a weight of 1. But with four clients accuracy stays far below the others,
+and with twelve at guessing."""
 import fedlearn as fl
 
 answer = {

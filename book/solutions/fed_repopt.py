@@ -24,7 +24,7 @@ answer = 2 * (64 + 4 * 128 + 6 * 256 + 16 * 512 + 2048)
 """A good answer (1) predicts before it runs; (2) finds most of the head start still
 there, so it comes from the start: in three of the five blocks a copy passes on what
 comes in; (3) finds every round lower than with both rules, since without the multiplier
-the long kernels turn more slowly still (Table 8A.5 has the third block: at less than
+the long kernels turn more slowly still (Table 8A.4 has the third block: at less than
 half the speed); (4) says that this is one seed. In Figure 8.4, with twelve clients, the
 step alone begins behind FedRepOpt and ends above it with each of three seeds."""
 
