@@ -322,8 +322,6 @@ class GroupTransfer(Method):
 OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {
     "adam": lambda lr: Adam(lr, weight_decay=1e-4),
     "sgd": lambda lr: SGD(lr, 0.9),
-    "amsgrad": lambda lr: Adam(lr, weight_decay=1e-4, amsgrad=True),
-    "nesterov": lambda lr: SGD(lr, 0.9, weight_decay=5e-4, nesterov=True),
 }
 
 
@@ -339,7 +337,6 @@ def fed_gkt(
     kd_to_client: bool = True,
     kd_to_server: bool = True,
     asynchronous: bool = False,
-    keep: bool = False,
 ) -> GroupTransfer:
     """FedGKT, He, Annavaram and Avestimehr (2020), Algorithm 1 and Eqs. (6) and (7).
 
@@ -351,16 +348,14 @@ def fed_gkt(
         Two networks that fit together; the paper's are "resnet8" and "resnet55"; None: the task's.
     server_epochs : int
         E_s, at least 1.
-    optimizer : {"adam", "sgd", "amsgrad", "nesterov"}
-        Of both sides: the first two as in Tables 10 to 12, the last two as in the authors' program.
+    optimizer : {"adam", "sgd"}
+        Of both sides, as in Tables 10 to 12.
     T, alpha : float
         Temperature, above 0, and weight of the distillation, at least 0.
     kd_to_client, kd_to_server : bool
         The two distillations, as in Table 2.
     asynchronous : bool
         Go on without clients that are absent; see ``GroupTransfer``.
-    keep : bool
-        A client's optimiser goes on where it stopped.
 
     Notes
     -----
@@ -388,7 +383,7 @@ def fed_gkt(
     return GroupTransfer(
         model=Edge(edge),
         objective=Distilled(T, alpha if kd_to_client else 0.0),
-        optimizer=Continued(make(lr)) if keep else make(lr),
+        optimizer=make(lr),
         network=Named(server),
         server_objective=Distilled(T, alpha if kd_to_server else 0.0),
         server_optimizer=make(lr if server_lr is None else server_lr),

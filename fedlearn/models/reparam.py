@@ -79,9 +79,6 @@ class Branches(nn.Module):
             self.s1 = Scale(outputs, scale, trained)
         if scaled and self.identity:
             self.s_id = Scale(outputs, 1.0, trained=True)
-            # s_id I is a part of the kernel W', so weight decay that spares vectors does
-            # not spare s_id (``optim.decay_positions``)
-            self.s_id.decays = True
         if tr:
             self.bn3 = nn.BatchNorm2d(outputs)
         if tr and pointwise:

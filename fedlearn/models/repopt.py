@@ -76,19 +76,17 @@ def constants(net: nn.Module) -> dict[str, Tensor]:
     return by_name
 
 
-def multipliers(net: nn.Module, power: int = 2) -> list[Tensor | float]:
+def multipliers(net: nn.Module) -> list[Tensor | float]:
     """M for each trained parameter of a "repopt" network, in their order.
 
-    M is a tensor for the kernel of a block, and 1.0 for all other parameters. With
-    ``power`` 1 M has the absolute value of s in place of s^2. Adam's step, which does not
-    grow with the gradient, is multiplied by it.
+    M is a tensor for the kernel of a block, and 1.0 for all other parameters.
     """
     M: dict[str, Tensor] = {}
     for name, block in blocks(net).items():
         kernel = block.conv3.weight
         s3 = block.constant_s3[:, None, None, None].to(kernel)
-        m = s3.abs() ** power * torch.ones_like(kernel)
+        m = s3**2 * torch.ones_like(kernel)
         if block.constant_s1 is not None:
-            m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel).abs() ** power
+            m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel) ** 2
         M[f"{name}.conv3.weight"] = m + unit(kernel) if block.identity else m
     return [M.get(name, 1.0) for name, p in net.named_parameters() if p.requires_grad]
