@@ -54,9 +54,7 @@ def repopt_search(
             f"A search takes a task with one client, the server, not {task.clients}."
         )
     sgd = SGD(lr, momentum, weight_decay)
-    method = Averaging(
-        "search", Form("search", network), optimizer=Continued(sgd)
-    )
+    method = Averaging("search", Form("search", network), optimizer=Continued(sgd))
     history = run(
         method,
         task,

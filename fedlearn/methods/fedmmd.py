@@ -100,6 +100,4 @@ def fedmmd(lr: float = 0.1, lam: float = 0.1, distance: str = "mmd") -> Averagin
       round; not measured: lr is an option
     * dropout of the network stays, authors' two streams have none; not measured: no option
     """
-    return Averaging(
-        "fedmmd", objective=TwoStream(lam, distance), optimizer=SGD(lr)
-    )
+    return Averaging("fedmmd", objective=TwoStream(lam, distance), optimizer=SGD(lr))
