@@ -298,6 +298,6 @@ class Meter:
             raise ValueError(f"A state is a dictionary of tensors, not {short(state)}.")
         if size is None:
             size = sum(t.nbytes for t in tensors)
-        check_whole("size", size, least=0)
+        check_whole("size", size, minimum=0)
         numbers = sum(prod(t.shape) for t in tensors)
         self.counts[way].update(messages=1, numbers=numbers, bytes=size)

@@ -472,7 +472,7 @@ class Task:
         validation: bool = False,
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
-        check_whole("seed", seed, least=0)
+        check_whole("seed", seed, minimum=0)
         partition = find_partition(partition)
         augment = (augment,) if isinstance(augment, str) else tuple(augment)
         for name in augment:
@@ -565,7 +565,7 @@ def drawn(name: str, total: int, count: int | None, seed: int, purpose: str) -> 
     None."""
     if count is None:
         return slice(None)  # which copies nothing
-    check_whole(f"{purpose} of {name}", count, most=total)
+    check_whole(f"{purpose} of {name}", count, maximum=total)
     return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]
 
 

@@ -504,7 +504,7 @@ def run(
     server.validate()
     if threads is None:
         threads = local.good_threads(server.net, task, batch_size)
-    check_whole("threads", threads, most=1024)
+    check_whole("threads", threads, maximum=1024)
     client = method.client_side(task, settings)
     with (
         local.threads(threads, precision),

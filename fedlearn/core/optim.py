@@ -65,9 +65,9 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         check_number("lr", self.lr, above=0)
-        check_number("momentum", self.momentum, least=0, below=1)
-        check_number("weight_decay", self.weight_decay, least=0)
-        check_number("decay", self.decay, above=0, most=1)
+        check_number("momentum", self.momentum, minimum=0, below=1)
+        check_number("weight_decay", self.weight_decay, minimum=0)
+        check_number("decay", self.decay, above=0, maximum=1)
 
     def init(self, params: Params, ctx: Context) -> Moments:
         state: Moments = {"lr": self.lr * self.decay ** (ctx.round - 1)}
@@ -117,10 +117,10 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         check_number("lr", self.lr, above=0)
-        check_number("beta1", self.beta1, least=0, below=1)
-        check_number("beta2", self.beta2, least=0, below=1)
+        check_number("beta1", self.beta1, minimum=0, below=1)
+        check_number("beta2", self.beta2, minimum=0, below=1)
         check_number("eps", self.eps, above=0)
-        check_number("weight_decay", self.weight_decay, least=0)
+        check_number("weight_decay", self.weight_decay, minimum=0)
 
     def init(self, params: Params, ctx: Context) -> Moments:
         state: Moments = {}

@@ -531,7 +531,7 @@ def choose(
     the limit."""
     limit = free_memory(task.device) // 2
     if memory_limit is not None:
-        limit = check_number("memory_limit", memory_limit, least=0)
+        limit = check_number("memory_limit", memory_limit, minimum=0)
     need = bytes_for_one(method, task, settings.batch_size)
     if limit < need and (memory_limit is not None or engine == "stacked"):
         raise ValueError(

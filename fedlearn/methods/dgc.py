@@ -36,7 +36,7 @@ class Momentum(Step):
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        check_number("momentum", self.momentum, least=0, below=1)
+        check_number("momentum", self.momentum, minimum=0, below=1)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         moved = [name for name in x if name not in ctx.schema.buffers]
@@ -56,7 +56,7 @@ class Warming(Lossy):
     warmup: int = 4
 
     def __post_init__(self) -> None:
-        check_whole("warmup", self.warmup, least=0)
+        check_whole("warmup", self.warmup, minimum=0)
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         coder = super().coder_for(name, ctx)

@@ -74,7 +74,7 @@ class Distilled(Objective):
 
     def __post_init__(self) -> None:
         check_number("T", self.T, above=0)
-        check_number("alpha", self.alpha, least=0)
+        check_number("alpha", self.alpha, minimum=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         stacked = isinstance(ctx.memory, list)

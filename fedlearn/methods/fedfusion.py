@@ -136,7 +136,7 @@ class MovingAverage(Aggregator):
     mu: float = 0.9
 
     def __post_init__(self) -> None:
-        check_number("mu", self.mu, least=0, below=1)
+        check_number("mu", self.mu, minimum=0, below=1)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)

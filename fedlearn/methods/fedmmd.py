@@ -64,7 +64,7 @@ class TwoStream(Objective):
     distance: str
 
     def __post_init__(self) -> None:
-        check_number("lam", self.lam, least=0)
+        check_number("lam", self.lam, minimum=0)
         pick(self.distance, DISTANCES, "distance")
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:

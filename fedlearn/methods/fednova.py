@@ -35,7 +35,7 @@ class Normalised(Aggregator):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("momentum", self.momentum, least=0, below=1)
+        check_number("momentum", self.momentum, minimum=0, below=1)
 
     def _norm(self, tau: int) -> float:
         """||a_i||_1: an entry of a_i is the weight of a local gradient in the update."""

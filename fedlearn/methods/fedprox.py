@@ -23,7 +23,7 @@ class Proximal(Objective):
     mu: float
 
     def __post_init__(self) -> None:
-        check_number("mu", self.mu, least=0)
+        check_number("mu", self.mu, minimum=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         F = ctx.task.loss

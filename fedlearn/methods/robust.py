@@ -71,7 +71,7 @@ class TrimmedMean(Sorted):
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        check_number("share", self.share, least=0, below=0.5)
+        check_number("share", self.share, minimum=0, below=0.5)
 
     def _cut(self, m: int) -> int:  # rounded up, as long as one value is left
         return min(how_many(self.share, m), (m - 1) // 2)

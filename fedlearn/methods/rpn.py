@@ -46,7 +46,7 @@ class Pool(Code):
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("share", self.share, least=0, most=1)
+        check_number("share", self.share, minimum=0, maximum=1)
 
     def validate(self, ctx: Context) -> None:
         if self.share and not pooled_layers(ctx.schema, self.share):

@@ -56,7 +56,7 @@ class Uniform(FlatCoder):
     bits: int = 8
 
     def __post_init__(self) -> None:
-        check_whole("bits", self.bits, most=16)
+        check_whole("bits", self.bits, maximum=16)
 
     def write(self, x: np.ndarray) -> bytes:
         x = x.astype(np.float64)
@@ -94,8 +94,8 @@ class QSGD(FlatCoder, Stochastic):
     entropy: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("levels", self.levels, most=2**15 - 1)
-        check_whole("bucket", self.bucket, most=2**31 - 1)
+        check_whole("levels", self.levels, maximum=2**15 - 1)
+        check_whole("bucket", self.bucket, maximum=2**31 - 1)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)

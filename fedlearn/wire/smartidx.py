@@ -37,7 +37,7 @@ class SmartIdx(Sparse):
     ratio: float = 1 / 32
 
     def __post_init__(self) -> None:
-        check_number("ratio", self.ratio, above=0, most=1)
+        check_number("ratio", self.ratio, above=0, maximum=1)
 
     def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)
