@@ -196,7 +196,7 @@ class Task:
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # by name
     augmentations: ClassVar[Mapping[str, Callable]] = {}
     known_metrics: ClassVar[Mapping[str, Metric]] = METRICS
-    ignored: ClassVar[float] = -100  # fills the y of a sample that does not count
+    ignored: ClassVar[float] = -100  # the label of padding, which the loss leaves out
     batch: ClassVar[int] = 512  # of evaluation
     meta: ClassVar[dict[str, str]] = {}  # further entries of ``describe``
 

@@ -222,7 +222,7 @@ class Client(Side):
     """
 
     stacks = True  # several can train in one stacked network
-    remembers = True  # a round may begin with what was kept in the one before
+    remembers = True  # the memory of a client outlives the round
     # round, message and decoded tensors of the last download: other clients often
     # get the same
     _broadcast: tuple[int, bytes, Any] = (0, b"", {})

@@ -121,8 +121,8 @@ def steps(sizes: list[int], batch_size: int, spare: float = 0) -> list[Step]:
 
     Clients first..last-1 take their samples from ``at`` on, ``counts`` each. ``sizes``
     (n_k) must fall: 5, 5, 3 in batches of 4 give (0, 0, 2, (4, 4)), (0, 2, 3, (3,)),
-    (4, 0, 2, (1, 1)). Uneven batches share a step where padding is cheaper than another
-    step, which costs as much as ``spare`` rows.
+    (4, 0, 2, (1, 1)). The overhead of a step costs as much as ``spare`` rows. Uneven
+    batches share a step where padding costs less than that overhead.
     """
     plan = []
     for at in range(0, max(sizes), batch_size):
