@@ -45,7 +45,7 @@ from ..core.context import batches
 from ..errors import WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
 from ..wire import DOWN, UP, FixedMessage, Schema, Whole
-from .base import Continued
+from .base import Continued, clones
 from .edge import Edge, EdgeSide, PersonalClient, PersonalServer, output
 
 UPLOAD = ("features", "labels", "logits")  # H, y and z_k in the server's memory
@@ -135,7 +135,7 @@ class Server(Messages, PersonalServer):
         super().__init__(*args)
         self.f_s = self.server_network()
         self.W_s = state_of(self.f_s)  # the network's own tensors
-        self.first = {name: w.clone() for name, w in self.W_s.items()}
+        self.first = clones(self.W_s)
 
     def validate(self) -> None:
         absent = len(self.participants(1)) < self.task.clients
@@ -176,7 +176,7 @@ class Server(Messages, PersonalServer):
             for name in list(memory):
                 if name.startswith(UPLOAD):
                     del memory[name]
-        return State({name: w.clone() for name, w in self.W_s.items()}, memory)
+        return State(clones(self.W_s), memory)
 
     def read(self, t: int, k: int, data: bytes) -> Tensors:
         """The features, labels and logits of an upload."""

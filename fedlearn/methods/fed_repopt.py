@@ -27,10 +27,11 @@ from ..core import (
     Named,
     Tensors,
 )
+from ..core.optim import Moments, Params
 from ..errors import pick
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
-from .base import Added, Params
+from .base import Added, Shapes, shapes_of
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,12 @@ class RepSGD(SGD):
     def validate(self, ctx: Context) -> None:
         constants(ctx.net)  # refuses a network in another form
 
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> Moments:
         state = super().init(params, ctx)
         state["M"] = tuple(multipliers(ctx.net))
         return state
 
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
+    def step(self, params: Params, grads: Params, state: Moments) -> None:
         scaled = [M * g for M, g in zip(state["M"], grads, strict=True)]
         super().step(params, scaled, state)
 
@@ -83,8 +84,8 @@ class RepSGD(SGD):
 class Constants(Added):
     """Sends the constants with the first message to a client, which stores them."""
 
-    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(t.shape) for name, t in constants(net).items()}
+    def shapes(self, net: nn.Module) -> Shapes:
+        return shapes_of(constants(net))
 
     def group(self, ctx: Context) -> Hashable:
         """Whether the client has answered: then it has the constants."""

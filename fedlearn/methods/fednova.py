@@ -56,7 +56,8 @@ class Normalised(Aggregator):
                 yield arrival._replace(update=d_i)
 
         d, _ = mean_update(state, directions(), ctx)
-        tau_eff = sum(n[i] * a[i] for i in a) / sum(n[i] for i in a)
+        weighted = sum(n[i] * a[i] for i in a)
+        tau_eff = weighted / sum(n[i] for i in a)
         for name in d.keys() - ctx.schema.buffers:
             d[name] = tau_eff * d[name]
         return {name: x + d[name] for name, x in state.items()}

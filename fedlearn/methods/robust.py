@@ -56,7 +56,8 @@ class Sorted(Aggregator):
             if rows:
                 m = len(rows)
                 b = self._cut(m)
-                new[name] = w + torch.stack(rows).sort(0).values[b : m - b].mean(0)
+                values = torch.stack(rows).sort(0).values
+                new[name] = w + values[b : m - b].mean(0)
         return new
 
 
