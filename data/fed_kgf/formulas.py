@@ -1,5 +1,6 @@
 """Functions of formulas in this chapter's claims."""
 
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedlearn.lab.ledger import KERNELS, total
+from fedlearn.lab.ledger import KERNELS, network, total
 
 
 @cache
@@ -34,3 +35,32 @@ def base_params(net: nn.Module, base: int) -> int:
         return prod(shape[1:]) * min(base, shape[0])
 
     return total(net, prod, [0, 1, 2]) + total(net, entries, KERNELS)
+
+
+def spatial_layers(net: nn.Module, outputs: int) -> int:
+    """The layers with so many outputs and k x k kernels, k > 1."""
+
+    def fits(shape: torch.Size) -> bool:
+        return shape[0] == outputs and shape[-1] > 1
+
+    return total(net, fits, KERNELS)
+
+
+def yolox_s() -> nn.Module:
+    """YOLOX-S."""
+    return network("yolox")
+
+
+def yolox_l() -> nn.Module:
+    """YOLOX-L, which is deeper and wider."""
+    return network("yolox", 80, 3, 64)
+
+
+def mib(numbers: float, bits: int = 32) -> float:
+    """Numbers of so many bits in MiB (2**20 bytes)."""
+    return numbers * bits / 8 / 2**20
+
+
+def distances(rows: Sequence, model: Sequence) -> list:
+    """Squared distances of each entry of each row to a model."""
+    return np.square(np.subtract(rows, model)).tolist()

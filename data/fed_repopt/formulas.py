@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from fedlearn.lab.ledger import network, quotient
 from fedlearn.models import NETWORKS, state_of
 from fedlearn.models.reparam import blocks, collapse, deploy, unit
 from fedlearn.models.repopt import multipliers, target
@@ -93,3 +94,18 @@ def folding_gap(name: str, training: bool = False) -> float:
             one = deploy(net)(x)
             several = net.train(training)(x)
     return float((several - one).norm() / one.norm())
+
+
+def repvgg(form: str, classes: int = 200) -> nn.Module:
+    """RepVGG-B1 in a form."""
+    return network("repvgg_b1", classes=classes, form=form)
+
+
+def repghost(form: str, classes: int = 200) -> nn.Module:
+    """RepGhostNet 0.5x in a form."""
+    return network("repghost_05", classes=classes, form=form)
+
+
+def rise(before: str, after: str) -> tuple[float, ...]:
+    """Relative gain in per cent between two printed numbers, with bounds."""
+    return tuple(100 * (q - 1) for q in quotient(after, before))

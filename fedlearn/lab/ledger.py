@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from ..data import data_path
-from ..data.partition import Table
 from ..errors import extra
 from ..extensions import load_file
 from ..files import read_yaml
@@ -224,29 +223,13 @@ MAKERS: dict[str, Callable[..., Any]] = {
 NAMES: dict[str, Callable[..., Any]] = {
     # networks
     **{name: partial(network, name) for name in MAKERS},
-    "resnet": lambda layers, classes=10: network(f"resnet{layers}", classes=classes),
-    "extractor": lambda net: net.extractor,
-    "repvgg": lambda form, classes=200: network(
-        "repvgg_b1", classes=classes, form=form
-    ),
-    "repghost": lambda form, classes=200: network(
-        "repghost_05", classes=classes, form=form
-    ),
-    "yolox_s": partial(network, "yolox"),
-    "yolox_l": partial(network, "yolox", 80, 3, 64),
-    # counts: all parameters; kernel entries; kernels; matrix entries of dense layers
+    # counts: all parameters; kernel entries; matrix entries of dense layers
     "params": lambda net: total(net, prod),
     "conv_weights": lambda net: total(net, prod, KERNELS),
-    "kernels": lambda net: total(net, lambda shape: shape[0] * shape[1], KERNELS),
     "dense_weights": lambda net: total(net, prod, [2]),
-    # what RPN sends, by its section 3.6
-    "pooled": lambda net: total(net, prod, [0, 1, 2]) + NAMES["kernels"](net),
-    # k x k kernels with k > 1: their entries, and the layers with so many outputs
+    # the entries of k x k kernels with k > 1
     "spatial_weights": lambda net: total(
         net, lambda shape: prod(shape) * (shape[-1] > 1), KERNELS
-    ),
-    "spatial_layers": lambda net, outputs: total(
-        net, lambda shape: shape[0] == outputs and shape[-1] > 1, KERNELS
     ),
     # batch statistics
     "buffers": lambda net: sum(
@@ -255,20 +238,11 @@ NAMES: dict[str, Callable[..., Any]] = {
     "modules": lambda net, *kinds: sum(
         type(m).__name__ in kinds for m in net.modules()
     ),
-    # relative decline and gain in per cent between two printed numbers, with bounds
+    # relative decline in per cent between two printed numbers, with bounds
     "drop": lambda before, after: tuple(
         100 * (1 - q) for q in quotient(after, before)[::-1]
     ),
-    "rise": lambda before, after: tuple(100 * (q - 1) for q in quotient(after, before)),
-    # numbers of so many bits in MiB (2**20 bytes)
-    "mib": lambda numbers, bits=32: numbers * bits / 8 / 2**20,
-    # squared distances of each entry of each row to a model
-    "distances": lambda rows, model: np.square(np.subtract(rows, model)).tolist(),
     "mean": lambda rows: float(np.mean(rows)),
-    # a kernel after pooling and recovery: its mean in every place
-    "spread": lambda rows: np.full_like(rows, np.mean(rows)).tolist(),
-    # a table of data/partitions, rows clients, columns classes
-    "partition": lambda name: Table(name).counts().tolist(),
     "columns": lambda rows: np.sum(rows, 0).tolist(),
     "multiply_adds": multiply_adds,
     "quotient": quotient,
