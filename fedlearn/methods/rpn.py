@@ -82,7 +82,6 @@ class PoolState(Pool):
 
 def rpn(
     lr: float = 0.1,
-    momentum: float = 0.0,
     share: float = 1.0,
     threshold: float = 0.0,
     bits: int = 32,
@@ -120,7 +119,7 @@ def rpn(
     """
     return Averaging(
         "rpn",
-        optimizer=SGD(lr, momentum),
+        optimizer=SGD(lr),
         uplink=Uplink(Update(), Pool(Pooled(bits, threshold, plain), share)),
         downlink=Downlink(Residual(), PoolState(Pooled(bits), share)),
         server=Mean(by),
