@@ -15,7 +15,7 @@ Tensors = dict[str, torch.Tensor]
 SAME = ("parts", "task", "data", "settings", "network")
 
 
-def apart(tensors: Tensors) -> Tensors:
+def contiguous(tensors: Tensors) -> Tensors:
     """Copies, as safetensors wants them: contiguous, and no two share memory."""
     return {
         name: t.clone(memory_format=torch.contiguous_format)
@@ -36,7 +36,7 @@ def save(path: Any, history: History, state: Any, memories: dict[int, Tensors]) 
         for name, tensor in members.items():
             tensors[f"{group}/{name}"] = tensor
     texts = {"history": to_json(history.to_dict())}
-    write_tensors(path, apart(tensors), texts, private=True)
+    write_tensors(path, contiguous(tensors), texts, private=True)
 
 
 def write_tensors(

@@ -41,7 +41,7 @@ BATCH = 8
 ENTRIES = BATCH * 3 * 32 * 32  # of a batch; a larger sample comes twice
 # measured: DGC warms up for four rounds, and a first message can be special
 ROUNDS = (5, 6)
-# the errors of a method that has no form for a network
+# the errors that a method raises for a network that it cannot train
 NO_FORM = ValueError, RuntimeError, TypeError, AttributeError, LookupError
 
 
@@ -305,6 +305,6 @@ class Meter:
             )
         if size is None:
             size = sum(t.nbytes for t in tensors)
-        check_whole("size", size, least=0)
+        check_whole("size", size, minimum=0)
         numbers = sum(prod(t.shape) for t in tensors)
         self.counts[way].update(messages=1, numbers=numbers, bytes=size)

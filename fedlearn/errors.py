@@ -86,34 +86,38 @@ def check_number(
     name: str,
     value: Any,
     *,
-    least: float = -math.inf,
+    minimum: float = -math.inf,
     above: float = -math.inf,
-    most: float = math.inf,
+    maximum: float = math.inf,
     below: float = math.inf,
 ) -> float:
     """``value`` as a float; ``ValueError`` unless it is a finite number in the range.
 
-    >>> check_number("share", 0.5, above=0, most=1)
+    >>> check_number("share", 0.5, above=0, maximum=1)
     0.5
     """
     number = isinstance(value, Real) and not isinstance(value, bool)
     if (
         number
         and math.isfinite(value)
-        and least <= value <= most
+        and minimum <= value <= maximum
         and above < value < below
     ):
         return float(value)
-    limits = {"at least": least, "above": above, "at most": most, "below": below}
+    limits = {"at least": minimum, "above": above, "at most": maximum, "below": below}
     words = [f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x)]
     allowed = " and ".join(words) or "finite"
     raise ValueError(f"{name} must be a number {allowed}, not {short(value)}.")
 
 
-def check_whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
+def check_whole(
+    name: str, value: Any, minimum: int = 1, maximum: float = math.inf
+) -> int:
     """``value`` as an int; ``ValueError`` unless it is a whole number in the range."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if whole and least <= value <= most:
+    if whole and minimum <= value <= maximum:
         return int(value)
-    allowed = f"from {least} to {most}" if math.isfinite(most) else f"from {least} on"
+    allowed = f"from {minimum} on"
+    if math.isfinite(maximum):
+        allowed = f"from {minimum} to {maximum}"
     raise ValueError(f"{name} must be a whole number {allowed}, not {short(value)}.")

@@ -37,11 +37,11 @@ def check(
 ) -> tuple[float, float, float]:
     """Bits a second up and down, and seconds of latency; ``ValueError`` for an
     impossible value."""
-    check_number("slower", slower, least=0)
+    check_number("slower", slower, minimum=0)
     return (
         check_number("up", up, above=0),
         check_number("down", down, above=0),
-        check_number("latency", latency, least=0),
+        check_number("latency", latency, minimum=0),
     )
 
 

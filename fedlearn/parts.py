@@ -46,9 +46,8 @@ from .methods.base import (
     summed,
     trained,
 )
-from .methods.dgc import Clip, Momentum
+from .methods.dgc import Momentum
 from .methods.edge import Edge
-from .methods.fed_repopt import Smoothed
 from .methods.replay import KeptSteps, Replay
 from .methods.robust import Clipped, Krum, Median, TrimmedMean
 from .methods.rpn import Residual

@@ -47,7 +47,8 @@ def scope(
     >>> with scope(0, "initial weights"):
     ...     layer = torch.nn.Linear(2, 1)
     """
-    generators, device = [torch.default_generator], torch.device(device)
+    generators = [torch.default_generator]
+    device = torch.device(device)
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         generators.append(torch.cuda.default_generators[index])

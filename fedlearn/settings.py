@@ -44,7 +44,7 @@ class Settings:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        share = check_number("participation", self.participation, above=0, most=1)
+        share = check_number("participation", self.participation, above=0, maximum=1)
         object.__setattr__(self, "participation", share)
         for name in ("epochs", "batch_size", "evaluate_every"):
             count = check_whole(name, getattr(self, name))

@@ -82,7 +82,8 @@ def per_client(seen: Seen) -> list[float]:
     accuracies = []
     for k in range(clients):
         rows = seen.owners == k
-        predicted, labels = seen.of(k), seen.labels[rows]
+        predicted = seen.of(k)
+        labels = seen.labels[rows]
         counted = (labels >= 0) & (labels < classes)
         if predicted is None or not counted.any():
             accuracies.append(math.nan)
@@ -196,7 +197,7 @@ class Task:
     networks: ClassVar[Mapping[str, Callable]] = models.NETWORKS  # by name
     augmentations: ClassVar[Mapping[str, Callable]] = {}
     known_metrics: ClassVar[Mapping[str, Metric]] = METRICS
-    ignored: ClassVar[float] = -100  # fills the y of a sample that does not count
+    ignored: ClassVar[float] = -100  # the label of padding, which the loss leaves out
     batch: ClassVar[int] = 512  # of evaluation
     meta: ClassVar[dict[str, str]] = {}  # further entries of ``describe``
 
@@ -407,11 +408,13 @@ class Task:
             self.owned[k][order] for k, order in zip(clients, orders, strict=True)
         ]
         rows = torch.cat(positions).to(self.device)
-        x, y = self.train[0][rows], self.train[1][rows]
+        x = self.train[0][rows]
+        y = self.train[1][rows]
         if not self.augment and self.split.permutations is None:
             return x, y
         sizes = [len(order) for order in orders]
-        xs, ys = list(x.split(sizes)), list(y.split(sizes))
+        xs = list(x.split(sizes))
+        ys = list(y.split(sizes))
         for i, client in enumerate(clients):
             for name in self.augment:
                 xs[i], ys[i] = self.augmentations[name](xs[i], ys[i], generators[i])
@@ -476,7 +479,7 @@ class Task:
         validation: bool = False,
     ) -> Self:
         """A task of this kind; the arguments are explained at ``classification``."""
-        check_whole("seed", seed, least=0)
+        check_whole("seed", seed, minimum=0)
         partition = find_partition(partition)
         augment = (augment,) if isinstance(augment, str) else tuple(augment)
         for name in augment:
@@ -520,9 +523,11 @@ class Task:
 
         trained = drawn(source.name, len(source.train_y), train, seed, "train")
         tested = drawn(source.name, len(source.test_y), test, seed, "test")
-        test_x, test_y = source.test_x, source.test_y
+        test_x = source.test_x
+        test_y = source.test_y
         if validation:
-            test_x, test_y = source.train_x, source.train_y
+            test_x = source.train_x
+            test_y = source.train_y
             positions = torch.arange(len(test_y))[trained]
             count = len(positions) // 10
             if not count:
@@ -569,7 +574,7 @@ def drawn(name: str, total: int, count: int | None, seed: int, purpose: str) -> 
     None."""
     if count is None:
         return slice(None)  # which copies nothing
-    check_whole(f"{purpose} of {name}", count, most=total)
+    check_whole(f"{purpose} of {name}", count, maximum=total)
     return torch.randperm(total, generator=rng.generator(seed, purpose))[:count]
 
 
@@ -722,7 +727,9 @@ class Classification(Task):
         views: Any = [client]
         if self.split.permutations is not None and client is None:
             views = range(self.clients)
-        right, total, n = 0, 0.0, len(self.test[1]) * len(views)
+        right = 0
+        total = 0.0
+        n = len(self.test[1]) * len(views)
         for view in views:
             predicted = []
             for logits, target in self.tested(net, view):

@@ -56,7 +56,7 @@ answer = depthwise_multiplier
 # %% fed_repopt-adam
 """The gradient of $W_3$ is $s_3 G$, and Adam divides the factor out: $W_3$ moves by
 `-lr * u`, and $W'$ by $s_3$ times that. So each scale acts once, and it's the *step*
-that is multiplied. The package does so with `optimizer="adamw"`."""
+that is multiplied."""
 import torch
 
 

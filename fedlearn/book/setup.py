@@ -43,7 +43,7 @@ class Chapter:
     ) -> None:
         pick(scale, SCALES, "scale")
         check_whole("rounds", rounds)
-        check_whole("seed", seed, least=0)  # papermill -r hands over a text
+        check_whole("seed", seed, minimum=0)  # papermill -r hands over a text
         if isinstance(task.get("clients"), int) and task["clients"] < 2:
             raise ValueError(
                 f"A federation has at least 2 clients, not {task['clients']}."

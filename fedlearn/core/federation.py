@@ -228,7 +228,7 @@ class Client(Side):
     """
 
     stacks = True  # several can train in one stacked network
-    remembers = True  # a round may begin with what was kept in the one before
+    remembers = True  # the memory of a client outlives the round
     # round, message and decoded tensors of the last download: other clients often
     # get the same
     _broadcast: tuple[int, bytes, Any] = (0, b"", {})
@@ -545,7 +545,7 @@ def run(
     server.validate()
     if threads is None:
         threads = local.good_threads(server.net, task, batch_size)
-    check_whole("threads", threads, most=1024)
+    check_whole("threads", threads, maximum=1024)
     client = method.client_side(task, settings)
     with (
         local.threads(threads, precision),

@@ -5,7 +5,7 @@ coder that makes bytes of each tensor. The sender goes through the chain forward
 receiver backwards. When the message is made, every step is told what the receiver will
 decode, so error feedback is a step like any other:
 
-    Uplink(Update(), Clip(1.0), Momentum(0.9), Feedback(), Lossy(TopK(1 / 1000)))    # DGC
+    Uplink(Update(), Momentum(0.9), Feedback(), Lossy(TopK(1 / 1000)))    # DGC
 """
 
 from collections.abc import Hashable

@@ -155,7 +155,9 @@ def check_part(name: str, part: Any, kind: type[Part]) -> None:
     for member in dir(type(part)):
         if member.startswith("_") or member in options or hasattr(kind, member):
             continue
-        hint = near_names(member, dir(kind)) or " Names of one's own begin with _."
+        hint = (
+            near_names(member, dir(kind)) or " Names of further members begin with _."
+        )
         raise ValueError(
             f"{type(part).__name__} has {member!r}, which no {kind.__name__} has.{hint}"
         )

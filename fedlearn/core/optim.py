@@ -1,12 +1,11 @@
 """How is a local step taken?"""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..errors import check_number
-from ..wire.base import brief
 from .context import Context, Part
 
 Params = list[torch.Tensor]
@@ -29,28 +28,9 @@ class Optimizer(Part):
         raise NotImplementedError
 
 
-def decay_positions(params: Params, ctx: Context, spare: bool) -> tuple[int, ...]:
-    """The positions of the parameters that weight decay is for.
-
-    ``spare`` leaves out vectors, but not those of a layer whose ``decays`` is True.
-    """
-    if not spare:
-        return tuple(range(len(params)))
-    scales: set[int] = set()
-    for module in ctx.net.modules():
-        if getattr(module, "decays", False):
-            scales.update(id(p) for p in module.parameters())
-    trained = [p for p in ctx.net.parameters() if p.requires_grad]
-    wide = [p.dim() > 1 or id(p) in scales for p in trained]
-    return tuple(i for i, decays in enumerate(wide) if decays)
-
-
-def decayed(grads: Params, params: Params, rate: float, state: Moments) -> Params:
-    """g + rate w for the parameters that weight decay is for, g for the others."""
-    grads = list(grads)
-    for i in state["decayed"]:
-        grads[i] = grads[i].add(params[i], alpha=rate)
-    return grads
+def decayed(grads: Params, params: Params, rate: float) -> Params:
+    """g + rate w for each parameter."""
+    return list(torch._foreach_add(grads, params, alpha=rate))
 
 
 @dataclass(frozen=True)
@@ -63,12 +43,8 @@ class SGD(Optimizer):
         The learning rate of round 1.
     momentum, weight_decay : float
         As in torch; a client's velocity starts at zero in every round.
-    decay, floor : float
-        Each round multiplies the rate by ``decay``, down to ``floor``.
-    nesterov : bool
-        Nesterov's momentum.
-    spare : bool
-        No weight decay for vectors: biases and normalisation.
+    decay : float
+        Each round multiplies the rate by ``decay``.
 
     Raises
     ------
@@ -82,44 +58,31 @@ class SGD(Optimizer):
     SGD(lr=0.05, momentum=0.9, weight_decay=0.0, decay=1.0)
     """
 
-    __repr__ = brief
-
     lr: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
     decay: float = 1.0
-    floor: float = field(default=0.0, repr=False)
-    nesterov: bool = field(default=False, repr=False)
-    spare: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         check_number("lr", self.lr, above=0)
-        check_number("momentum", self.momentum, least=0, below=1)
-        check_number("weight_decay", self.weight_decay, least=0)
-        check_number("decay", self.decay, above=0, most=1)
-        check_number("floor", self.floor, least=0, most=self.lr)
-        if self.nesterov and not self.momentum:
-            raise ValueError(f"Nesterov's momentum needs momentum > 0, not {self}.")
+        check_number("momentum", self.momentum, minimum=0, below=1)
+        check_number("weight_decay", self.weight_decay, minimum=0)
+        check_number("decay", self.decay, above=0, maximum=1)
 
     def init(self, params: Params, ctx: Context) -> Moments:
-        state: Moments = {}
-        state["lr"] = max(self.lr * self.decay ** (ctx.round - 1), self.floor)
-        state["decayed"] = decay_positions(params, ctx, self.spare)
+        state: Moments = {"lr": self.lr * self.decay ** (ctx.round - 1)}
         if self.momentum:
             state["velocity"] = [torch.zeros_like(p) for p in params]
         return state
 
     def step(self, params: Params, grads: Params, state: Moments) -> None:
         if self.weight_decay:
-            grads = decayed(grads, params, self.weight_decay, state)
+            grads = decayed(grads, params, self.weight_decay)
         if self.momentum:
             velocity = state["velocity"]
             torch._foreach_mul_(velocity, self.momentum)
             torch._foreach_add_(velocity, grads)
-            if self.nesterov:
-                grads = list(torch._foreach_add(grads, velocity, alpha=self.momentum))
-            else:
-                grads = velocity
+            grads = velocity
         torch._foreach_add_(params, grads, alpha=-state["lr"])
 
 
@@ -133,12 +96,6 @@ class Adam(Optimizer):
     ----------
     lr, beta1, beta2, eps, weight_decay : float
         As in torch.
-    decoupled : bool
-        Weight decay apart from the moments: AdamW (Loshchilov and Hutter, 2019).
-    amsgrad : bool
-        Divide by the largest second moment so far (Reddi et al., 2018).
-    spare : bool
-        No weight decay for vectors: biases and normalisation.
 
     Raises
     ------
@@ -152,28 +109,22 @@ class Adam(Optimizer):
     0.01
     """
 
-    __repr__ = brief
-
     lr: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
-    decoupled: bool = False
-    amsgrad: bool = field(default=False, repr=False)
-    spare: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         check_number("lr", self.lr, above=0)
-        check_number("beta1", self.beta1, least=0, below=1)
-        check_number("beta2", self.beta2, least=0, below=1)
+        check_number("beta1", self.beta1, minimum=0, below=1)
+        check_number("beta2", self.beta2, minimum=0, below=1)
         check_number("eps", self.eps, above=0)
-        check_number("weight_decay", self.weight_decay, least=0)
+        check_number("weight_decay", self.weight_decay, minimum=0)
 
     def init(self, params: Params, ctx: Context) -> Moments:
         state: Moments = {}
-        state["decayed"] = decay_positions(params, ctx, self.spare)
-        for name in ("m", "v", "highest") if self.amsgrad else ("m", "v"):
+        for name in ("m", "v"):
             state[name] = [torch.zeros_like(p) for p in params]
         # 1 - beta^t, grown like the moments: c <- beta c + (1 - beta), for each client
         clients = len(ctx.client) if isinstance(ctx.client, list) else 1
@@ -185,27 +136,18 @@ class Adam(Optimizer):
         return state
 
     def step(self, params: Params, grads: Params, state: Moments) -> None:
-        if self.decoupled:
-            weights = [params[i] for i in state["decayed"]]
-            torch._foreach_mul_(weights, 1 - self.lr * self.weight_decay)
-        elif self.weight_decay:
-            grads = decayed(grads, params, self.weight_decay, state)
-        torch._foreach_add_(params, self._direction(grads, state), alpha=-self.lr)
-
-    def _direction(self, grads: Params, state: Moments) -> Params:
-        """m / (sqrt(v) + eps), both moments corrected for their start."""
+        if self.weight_decay:
+            grads = decayed(grads, params, self.weight_decay)
         m = state["m"]
         v = state["v"]
         c1 = state["c1"]
         c2 = state["c2"]
         self._average(m, c1, grads, self.beta1)
         self._average(v, c2, torch._foreach_mul(grads, grads), self.beta2)
-        if self.amsgrad:
-            torch._foreach_maximum_(state["highest"], v)
-            v = state["highest"]
         root = torch._foreach_sqrt(torch._foreach_div(v, c2))
         torch._foreach_add_(root, self.eps)
-        return list(torch._foreach_div(torch._foreach_div(m, c1), root))
+        direction = torch._foreach_div(torch._foreach_div(m, c1), root)
+        torch._foreach_add_(params, direction, alpha=-self.lr)
 
     def _average(self, moment: Params, correction: Params, g: Any, beta: float) -> None:
         """moment <- beta moment + (1 - beta) g; the correction is that of g = 1."""

@@ -282,7 +282,8 @@ def digits(place: Any = None) -> tuple:
     """1,797 images of 8 x 8 with values 0..16. The split is part of the set: no seed
     moves it."""
     with np.load(DIGITS) as file:
-        x, y = file["images"][..., None], file["labels"].astype(np.int64)
+        x = file["images"][..., None]
+        y = file["labels"].astype(np.int64)
     order = np.random.RandomState(0).permutation(len(y))  # a stream that numpy keeps
     order = order[np.argsort(y[order], kind="stable")]
     test = np.isin(np.arange(len(order)), order[::4])  # every fourth of each class: 450
@@ -342,7 +343,9 @@ def cifar100(place: Path) -> tuple:
     z = np.load(place)
     if "x_train" in z:
         return z["x_train"], z["y_train"], z["x_test"], z["y_test"]
-    data, y, train = z["avif"], z["labels"], z["split"] == 0
+    data = z["avif"]
+    y = z["labels"]
+    train = z["split"] == 0
     sheets = (io.BytesIO(data[a:b].tobytes()) for a, b in pairwise(z["offsets"]))
     x = np.concatenate([_sheet(sheet) for sheet in sheets])
     return x[train], y[train], x[~train], y[~train]
@@ -368,7 +371,8 @@ def _folder(path: Path) -> Any:
 def _cinic10(place: Path) -> list:
     """``{train,test}/<class>/*.png``, 90,000 each; as the authors of FedGKT do, the
     90,000 of ``valid`` are left alone."""
-    train, test = _folder(place / "train"), _folder(place / "test")
+    train = _folder(place / "train")
+    test = _folder(place / "test")
     if len(train.classes) != 10 or test.classes != train.classes:
         raise DataError("train and test have no folders for the same 10 classes")
     return [train.samples, test.samples]

@@ -546,7 +546,8 @@ def check_alike(title: str, part: Part, other_title: str, other: Part) -> None:
     """``ValueError`` if two parts differ in the form of samples or the kind of
     labels."""
     check_scale(title, part.x, other_title, other.x)
-    kind, other_kind = KINDS[part.y.dtype.kind], KINDS[other.y.dtype.kind]
+    kind = KINDS[part.y.dtype.kind]
+    other_kind = KINDS[other.y.dtype.kind]
     if kind != other_kind:
         raise ValueError(
             f"{title} has labels that are {kind}, {other_title} {other_kind}: labels "
@@ -603,7 +604,8 @@ def _source(
     else:
         groups = train.y if train.users is None else numbers_of(train.users)[0]
         chosen = split_off(groups, test)
-        train, test = train.rows(~chosen), train.rows(chosen)
+        test = train.rows(chosen)
+        train = train.rows(~chosen)
     labels = [*train.y.tolist(), *test.y.tolist()]
     y, names = numbers_of(labels, _common_names([train, test]))
     classes = len(names)

@@ -197,7 +197,7 @@ class MainClass(Partition):
     share: float = 0.8
 
     def __post_init__(self) -> None:
-        check_number("share", self.share, above=0, most=1)
+        check_number("share", self.share, above=0, maximum=1)
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         total = np.bincount(labels)

@@ -26,7 +26,7 @@ from functools import cached_property, lru_cache, partial
 from importlib import metadata
 from typing import Any
 
-from ..checkpoint import apart
+from ..checkpoint import contiguous
 from ..core import EVALUATE, Method, Tensors, local
 from ..errors import StartError, WireError
 from ..extensions import FILES
@@ -173,7 +173,7 @@ def _answer(job, k, question, context):
 def _pack(tensors: Tensors) -> bytes:
     from safetensors.torch import save
 
-    return save(apart(tensors)) if tensors else b""
+    return save(contiguous(tensors)) if tensors else b""
 
 
 def _unpack(data: bytes, device: Any) -> Tensors:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from .. import rng
 from ..core import Batch, Context, OneByOne, local
 from ..core.local import SMALL_STEP, step_work
-from ..errors import WireError, check_number
+from ..errors import WireError
 from ..models import multiply_adds, state_of
 from ..models.kernels import Drawing
 from ..settings import Settings
@@ -33,10 +33,10 @@ MEMORY = 2**31  # bytes that are free, where psutil cannot say
 MOST = 128  # clients in one step on a CPU: more take more memory and gain nothing
 
 
-def connect(engine: str, side: Any, memory_limit: float | None = None) -> OneByOne:
+def connect(engine: str, side: Any) -> OneByOne:
     """The clients of a run for ``engine`` "stacked" or "auto"."""
     count = len(side.participants(1))
-    choice = choose(engine, side.method, side.task, side.settings, count, memory_limit)
+    choice = choose(engine, side.method, side.task, side.settings, count)
     stacks = choice.together > 1
     clients = Stacked(side, choice.together) if stacks else OneByOne(side)
     clients.about = asdict(choice)
@@ -121,8 +121,8 @@ def steps(sizes: list[int], batch_size: int, spare: float = 0) -> list[Step]:
 
     Clients first..last-1 take their samples from ``at`` on, ``counts`` each. ``sizes``
     (n_k) must fall: 5, 5, 3 in batches of 4 give (0, 0, 2, (4, 4)), (0, 2, 3, (3,)),
-    (4, 0, 2, (1, 1)). Uneven batches share a step where padding is cheaper than another
-    step, which costs as much as ``spare`` rows.
+    (4, 0, 2, (1, 1)). The overhead of a step costs as much as ``spare`` rows. Uneven
+    batches share a step where padding costs less than that overhead.
     """
     plan = []
     for at in range(0, max(sizes), batch_size):
@@ -525,18 +525,14 @@ def choose(
     task: Any,
     settings: Settings,
     count: int,
-    memory_limit: float | None = None,
 ) -> Choice:
-    """The ``Choice`` for ``count`` clients a round; by default half the free memory is
-    the limit."""
+    """The ``Choice`` for ``count`` clients a round, which take half the free memory."""
     limit = free_memory(task.device) // 2
-    if memory_limit is not None:
-        limit = check_number("memory_limit", memory_limit, least=0)
     need = bytes_for_one(method, task, settings.batch_size)
-    if limit < need and (memory_limit is not None or engine == "stacked"):
+    if limit < need and engine == "stacked":
         raise ValueError(
-            f"Training one client takes about {need / 1e6:.1f} MB, but memory_limit is "
-            f"{limit / 1e6:.1f} MB."
+            f"Training one client takes about {need / 1e6:.1f} MB, but half of the free "
+            f"memory is {limit / 1e6:.1f} MB."
         )
     together = int(min(max(1, limit / need), count))
     if task.device.type == "cpu":

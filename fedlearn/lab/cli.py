@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Words = argparse.Namespace  # what was typed
 # fields of an experiment whose option may be repeated, and so has another name
 SINGULAR = {"options": "option", "metrics": "metric"}
-AXES = dict.fromkeys(("rounds", "bytes", "seconds"))
 IMAGES = dict.fromkeys(("png", "svg", "pdf", "jpg"))
 
 # a line an argument: its name with a default behind "=", its type, and help
@@ -34,8 +33,7 @@ EXPERIMENTS = """
 --save                text   write the trained network, as .safetensors; of a comparison
                              a file a run
 --no-progress         flag   no progress bar, and no lines in a log
---plot                text   draw the accuracies into this image file
---against=bytes       text   axis of --plot: rounds, bytes or seconds
+--plot                text   draw the accuracies against bytes into this image file
 --link                text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
 --jobs=1              value  runs at a time, each in a process of its own
 """
@@ -212,7 +210,6 @@ def check_files(words: Words, runs: list[Experiment]) -> None:
         paths += [file_of(words.save, words, e), file_of(words.checkpoint, words, e)]
     for path in filter(None, paths):
         check_writable(path)
-    pick(words.against, AXES, "axis")
     if words.plot:
         pick(Path(words.plot).suffix[1:], IMAGES, "image type")
         with extra("plot"):
@@ -252,7 +249,7 @@ def run_one(e: Experiment, words: Words) -> "History":
 
 def save(history: "History", task: Any, path: Path) -> None:
     """The trained network's tensors, and what one has to know to use them."""
-    from ..checkpoint import apart, write_tensors
+    from ..checkpoint import contiguous, write_tensors
     from ..files import to_json
     from ..tasks import title_of
 
@@ -263,7 +260,7 @@ def save(history: "History", task: Any, path: Path) -> None:
     metadata["method"] = history.method
     state = history.network().state_dict()
     floats = {name: t for name, t in state.items() if t.is_floating_point()}
-    write_tensors(path, apart(floats), metadata)
+    write_tensors(path, contiguous(floats), metadata)
 
 
 def report(
@@ -292,7 +289,7 @@ def report(
         from .. import plot
 
         names = list(labels)
-        axes: Any = plot.compare(labels.values(), words.against, labels=names)
+        axes: Any = plot.compare(labels.values(), "bytes", labels=names)
         axes.figure.savefig(words.plot, dpi=150)
 
 

@@ -105,7 +105,7 @@ class Experiment(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("rounds", self.rounds)
-        check_whole("seed", self.seed, least=0)
+        check_whole("seed", self.seed, minimum=0)
         if not isinstance(self.options, dict):
             raise ValueError(f"options must be a dict, not {self.options!r}.")
         if self.lr is not None and "lr" in self.options:

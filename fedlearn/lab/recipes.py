@@ -51,7 +51,8 @@ NETWORKS = {  # of recipes that name none; else cifar_cnn
     "mnist": "mcmahan_cnn",
     "fashion_mnist": "mcmahan_cnn",
 }
-TRIAL_SEED = 1000  # plus a recipe's first seed: the seed of its trials, and of no run
+# The seed of a recipe's trials is this number plus the recipe's first seed. No run has it.
+TRIAL_SEED = 1000
 ROW = ("method", "but", "scales", "tune")  # entries of a row that are no options
 Key = tuple[str, str]  # a file of stored runs, and the hash of an experiment
 

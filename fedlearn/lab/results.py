@@ -197,7 +197,7 @@ def run_row(h: History) -> Line:
     unseeded = {name: value for name, value in task.items() if name != "seed"}
     names = [meta.get("parts"), meta.get("label"), h.method]
     row = {
-        # equal for runs with other seeds
+        # a hash of the run without its seed
         "alike": hash_of({"": str([unseeded, meta.get("settings"), len(h), *names])}),
         "label": meta.get("label") or h.method,
         "method": meta.get("options", {}).get("method", h.method),

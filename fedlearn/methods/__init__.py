@@ -6,7 +6,8 @@ In all methods ``lr`` is the learning rate of local steps, above 0; ``momentum``
 local SGD, at least 0 and below 1; ``server_lr`` is the learning rate of the server, above 0.
 
 A method's notes list its deviations from the paper and the authors' program. A name in quotes, such
-as "keep", is a row of ``fedlearn reproduce deviations``, measured beside the default. All methods
+as "keep", is that of a form which was measured beside the default: its runs are stored as
+"deviations_digits". Where the form is no option today, an older program made them. All methods
 share two deviations: the mean is weighted by n_k unless an option says otherwise (with equal shares
 there is no difference), and a lossy coder leaves biases and normalisation dense (0.36 bits for each
 entry of digits_resnet).

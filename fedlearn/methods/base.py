@@ -21,9 +21,20 @@ from ..core import (
     Step,
     Tensors,
 )
+from ..core.optim import Moments, Params
 from ..errors import WireError
 
-Params = list[torch.Tensor]
+Shapes = dict[str, tuple[int, ...]]
+
+
+def clones(tensors: Tensors) -> Tensors:
+    """A copy of each tensor."""
+    return {name: t.clone() for name, t in tensors.items()}
+
+
+def shapes_of(tensors: Tensors) -> Shapes:
+    """The shape of each tensor."""
+    return {name: tuple(t.shape) for name, t in tensors.items()}
 
 
 def trained(net: nn.Module, ctx: Context) -> tuple[Params, Params]:
@@ -101,7 +112,8 @@ class Added(Step):
 
     def decode(self, x: Tensors, ctx: Context) -> Tensors:
         added = self.shapes(ctx.net).keys()
-        ctx.memory.update({name: x[name] for name in added & x.keys()})
+        for name in added & x.keys():
+            ctx.memory[name] = x[name]
         missing = added - ctx.memory.keys()
         if missing:
             raise WireError(
@@ -124,11 +136,14 @@ class Shifted(SGD):
         """The shift: a tensor for each parameter."""
         raise NotImplementedError
 
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
-        return super().init(params, ctx) | {"shift": self._shift(params, ctx)}
+    def init(self, params: Params, ctx: Context) -> Moments:
+        state = super().init(params, ctx)
+        state["shift"] = self._shift(params, ctx)
+        return state
 
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
-        super().step(params, list(torch._foreach_sub(grads, state["shift"])), state)
+    def step(self, params: Params, grads: Params, state: Moments) -> None:
+        shifted = torch._foreach_sub(grads, state["shift"])
+        super().step(params, list(shifted), state)
 
 
 class Wrapper(Part):
@@ -153,7 +168,7 @@ class Continued(Wrapper, Optimizer):
 
     of: Optimizer = Adam()
 
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> Moments:
         state = self.of.init(params, ctx)
         tensors = {}
         for key, value in state.items():
@@ -167,7 +182,7 @@ class Continued(Wrapper, Optimizer):
             memory.update(rows)  # not copies: training changes these tensors
         return state
 
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
+    def step(self, params: Params, grads: Params, state: Moments) -> None:
         self.of.step(params, grads, state)
 
 

@@ -11,6 +11,7 @@ from ..core.local import new_network
 from ..errors import WireError
 from ..models import Network, evaluating
 from ..wire import DOWN, UP, FixedMessage, Schema
+from .base import shapes_of
 
 
 def output(net: nn.Module, shape: tuple[int, ...]) -> Any:
@@ -43,7 +44,8 @@ class EdgeSide(Side):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.maps = tuple(output(self.net.extractor, self.task.shape).shape[1:])
+        maps = output(self.net.extractor, self.task.shape)
+        self.maps = tuple(maps.shape[1:])
 
     def server_network(self) -> nn.Module:
         """The server's network, with the weights that the seed gives."""
@@ -55,10 +57,8 @@ class PersonalSide(Side):
 
     def personal(self) -> FixedMessage:
         """The message with a client's network; empty for the network that the seed gives."""
-        shapes = {name: tuple(w.shape) for name, w in self.initial.items()}
-        return FixedMessage(
-            Schema(shapes, coder="own network"), device=self.task.device
-        )
+        schema = Schema(shapes_of(self.initial), coder="own network")
+        return FixedMessage(schema, device=self.task.device)
 
     def question(self, k: int) -> FixedMessage:
         """The message that asks client k for its network; it is sent empty."""
@@ -115,6 +115,8 @@ class PersonalClient(PersonalSide, Client):
 
     def keep(self, trained: Tensors, ctx: Context) -> None:
         """Store the trained network; ``WireError`` if it is not finite."""
-        if not all(torch.isfinite(w).all() for w in trained.values()):
-            raise WireError(f"The training of client {ctx.client} diverged.")
-        ctx.memory.update({f"own/{n}": w.clone() for n, w in trained.items()})
+        for w in trained.values():
+            if not torch.isfinite(w).all():
+                raise WireError(f"The training of client {ctx.client} diverged.")
+        for n, w in trained.items():
+            ctx.memory[f"own/{n}"] = w.clone()

@@ -45,7 +45,7 @@ from ..core.context import batches
 from ..errors import WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
 from ..wire import DOWN, UP, FixedMessage, Schema, Whole
-from .base import Continued
+from .base import Continued, clones
 from .edge import Edge, EdgeSide, PersonalClient, PersonalServer, output
 
 UPLOAD = ("features", "labels", "logits")  # H, y and z_k in the server's memory
@@ -74,7 +74,7 @@ class Distilled(Objective):
 
     def __post_init__(self) -> None:
         check_number("T", self.T, above=0)
-        check_number("alpha", self.alpha, least=0)
+        check_number("alpha", self.alpha, minimum=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         stacked = isinstance(ctx.memory, list)
@@ -135,7 +135,7 @@ class Server(Messages, PersonalServer):
         super().__init__(*args)
         self.f_s = self.server_network()
         self.W_s = state_of(self.f_s)  # the network's own tensors
-        self.first = {name: w.clone() for name, w in self.W_s.items()}
+        self.first = clones(self.W_s)
 
     def validate(self) -> None:
         absent = len(self.participants(1)) < self.task.clients
@@ -176,7 +176,7 @@ class Server(Messages, PersonalServer):
             for name in list(memory):
                 if name.startswith(UPLOAD):
                     del memory[name]
-        return State({name: w.clone() for name, w in self.W_s.items()}, memory)
+        return State(clones(self.W_s), memory)
 
     def read(self, t: int, k: int, data: bytes) -> Tensors:
         """The features, labels and logits of an upload."""
@@ -322,8 +322,6 @@ class GroupTransfer(Method):
 OPTIMIZERS: dict[str, Callable[[float], SGD | Adam]] = {
     "adam": lambda lr: Adam(lr, weight_decay=1e-4),
     "sgd": lambda lr: SGD(lr, 0.9),
-    "amsgrad": lambda lr: Adam(lr, weight_decay=1e-4, amsgrad=True),
-    "nesterov": lambda lr: SGD(lr, 0.9, weight_decay=5e-4, nesterov=True),
 }
 
 
@@ -339,7 +337,6 @@ def fed_gkt(
     kd_to_client: bool = True,
     kd_to_server: bool = True,
     asynchronous: bool = False,
-    keep: bool = False,
 ) -> GroupTransfer:
     """FedGKT, He, Annavaram and Avestimehr (2020), Algorithm 1 and Eqs. (6) and (7).
 
@@ -351,16 +348,14 @@ def fed_gkt(
         Two networks that fit together; the paper's are "resnet8" and "resnet55"; None: the task's.
     server_epochs : int
         E_s, at least 1.
-    optimizer : {"adam", "sgd", "amsgrad", "nesterov"}
-        Of both sides: the first two as in Tables 10 to 12, the last two as in the authors' program.
+    optimizer : {"adam", "sgd"}
+        Of both sides, as in Tables 10 to 12.
     T, alpha : float
         Temperature, above 0, and weight of the distillation, at least 0.
     kd_to_client, kd_to_server : bool
         The two distillations, as in Table 2.
     asynchronous : bool
         Go on without clients that are absent; see ``GroupTransfer``.
-    keep : bool
-        A client's optimiser goes on where it stopped.
 
     Notes
     -----
@@ -388,7 +383,7 @@ def fed_gkt(
     return GroupTransfer(
         model=Edge(edge),
         objective=Distilled(T, alpha if kd_to_client else 0.0),
-        optimizer=Continued(make(lr)) if keep else make(lr),
+        optimizer=make(lr),
         network=Named(server),
         server_objective=Distilled(T, alpha if kd_to_server else 0.0),
         server_optimizer=make(lr if server_lr is None else server_lr),

@@ -132,7 +132,6 @@ class Modules(Subset):
 
 def fed_kgf(
     lr: float = 0.1,
-    momentum: float = 0.0,
     base_kernels: int = 16,
     groups: int | None = None,
     sign: bool = True,
@@ -187,6 +186,6 @@ def fed_kgf(
     return Averaging(
         "fed_kgf",
         model,
-        optimizer=SGD(lr, momentum),
+        optimizer=SGD(lr),
         uplink=Uplink(Modules(groups), Update()),
     )

@@ -16,50 +16,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import nn
 
 from ..core import (
     SGD,
-    Adam,
     Averaging,
-    Batch,
     Context,
     Downlink,
-    Loss,
     Model,
     Named,
-    Objective,
-    Optimizer,
-    TaskLoss,
     Tensors,
 )
-from ..errors import check_number, pick
+from ..core.optim import Moments, Params
+from ..errors import pick
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
-from .base import Added, Params
-
-
-@dataclass(frozen=True)
-class Smoothed(Objective):
-    """Label smoothing (Szegedy et al., 2016): J <- (1 - eps) J + eps mean_c(-log p_c)."""
-
-    eps: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_number("eps", self.eps, least=0, below=1)
-
-    def begin(self, net: nn.Module, ctx: Context) -> Loss:
-        J = ctx.task.loss
-        eps = self.eps
-
-        def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
-            logits = net(batch.x)
-            log_p = F.log_softmax(logits, -1)
-            return (1 - eps) * J(logits, batch.y) - eps * log_p.mean((-2, -1))
-
-        return loss
+from .base import Added, Shapes, shapes_of
 
 
 @dataclass(frozen=True)
@@ -92,49 +64,28 @@ class Form(Model):
         return target(net) if collapsed else net
 
 
-class Multiplied(Optimizer):
-    """Computes M and its product with a list of tensors, one for each parameter."""
-
-    _power = 2
+class RepSGD(SGD):
+    """RepOpt with SGD: first M, then weight decay, momentum and step."""
 
     def validate(self, ctx: Context) -> None:
         constants(ctx.net)  # refuses a network in another form
 
-    def init(self, params: Params, ctx: Context) -> dict[str, Any]:
+    def init(self, params: Params, ctx: Context) -> Moments:
         state = super().init(params, ctx)
-        state["M"] = tuple(multipliers(ctx.net, self._power))
+        state["M"] = tuple(multipliers(ctx.net))
         return state
 
-    def _times(self, tensors: Params, state: dict[str, Any]) -> Params:
-        return [M * t for M, t in zip(state["M"], tensors, strict=True)]
-
-
-class RepSGD(Multiplied, SGD):
-    """RepOpt with SGD: first M, then weight decay, momentum and step."""
-
-    def step(self, params: Params, grads: Params, state: dict[str, Any]) -> None:
-        super().step(params, self._times(grads, state), state)
-
-
-class RepAdam(Multiplied, Adam):
-    """RepOpt with AdamW.
-
-    A constant factor of the gradient does not change Adam's step. So M multiplies the step, with
-    s_3 in place of s_3^2. This is the training of the branches, up to Adam's eps.
-    """
-
-    _power = 1
-
-    def _direction(self, grads: Params, state: dict[str, Any]) -> Params:
-        return self._times(super()._direction(grads, state), state)
+    def step(self, params: Params, grads: Params, state: Moments) -> None:
+        scaled = [M * g for M, g in zip(state["M"], grads, strict=True)]
+        super().step(params, scaled, state)
 
 
 @dataclass(frozen=True)
 class Constants(Added):
     """Sends the constants with the first message to a client, which stores them."""
 
-    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(t.shape) for name, t in constants(net).items()}
+    def shapes(self, net: nn.Module) -> Shapes:
+        return shapes_of(constants(net))
 
     def group(self, ctx: Context) -> Hashable:
         """Whether the client has answered: then it has the constants."""
@@ -157,28 +108,19 @@ def fed_repopt(
     scales: Scales | None = None,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    optimizer: str = "sgd",
-    spare: bool = False,
-    smoothing: float = 0.0,
 ) -> Averaging:
     """FedRepOpt, Lau et al. (2024), Algorithm 1 and Eq. (1).
 
     Parameters
     ----------
     lr, momentum, weight_decay : float
-        Of the local optimizer; authors': weight decay 0.00004.
+        Of local SGD; authors': weight decay 0.00004.
     form : {"repopt", "tr", "inf", "csla"}
         The method, or a network that the paper compares, trained by plain SGD.
     network : str, function (shape, classes) -> module, or None
         A network of several branches; None: the task's.
     scales : Scales or None
         The result of ``fl.repopt_search``; None: the values with which a search begins.
-    optimizer : {"sgd", "adamw"}
-        "adamw" takes no ``momentum``.
-    spare : bool
-        No weight decay for vectors, as in the authors' program.
-    smoothing : float
-        Of labels, at least 0 and below 1; authors': 0.1.
 
     Notes
     -----
@@ -187,31 +129,21 @@ def fed_repopt(
     * M by position, the paper prints a scalar: kernels within 1e-14 of CSLA's; with the scalar the
       distance is 85 % of the movement in training
     * W' has s_id I, section 3.2 does not; not measured: without it W' is not the branches' sum
-    * with ``spare`` Ghost's t shrinks as its kernel does, authors': it does not; CSLA and RepOpt
-      would be 7e-3 apart (weight decay 0.01)
-    * no smoothing and decay of vectors: "smoothing", and "decay 0.01" with and without "spare"
+    * no label smoothing, authors': "smoothing", with 0.1
+    * weight decay is for vectors, too, authors': for kernels alone; "decay 0.01", and for kernels
+      alone "spare"
     * no normalisation behind the sum of Tr, as in RepVGG, authors': one; 24,704 numbers less in
       RepVGG-B1
-    * the search's rate changes by rounds, authors': by batches; not measured: no option
+    * the search's rate is constant, authors': it rises and falls; not measured: no option
     * CSLA of Ghost modules has RepOpt's scales, authors': 1; not measured: no option
     * scales have the values with which a search begins: "searched" (5 rounds on 300 digits)
     """
     pick(form, dict.fromkeys(("repopt", "tr", "inf", "csla")), "form")
-    pick(optimizer, {"sgd": SGD, "adamw": Adam}, "optimizer")
-    if optimizer == "adamw" and momentum:
-        raise ValueError('momentum belongs to optimizer "sgd"; "adamw" has none.')
     multiplied = form == "repopt"
-    part: Optimizer
-    if optimizer == "sgd":
-        sgd = RepSGD if multiplied else SGD
-        part = sgd(lr, momentum, weight_decay, spare=spare)
-    else:
-        adam = RepAdam if multiplied else Adam
-        part = adam(lr, weight_decay=weight_decay, decoupled=True, spare=spare)
+    sgd = RepSGD if multiplied else SGD
     return Averaging(
         "fed_repopt",
         Form(form, network, scales),
-        Smoothed(smoothing) if smoothing else TaskLoss(),
-        part,
+        optimizer=sgd(lr, momentum, weight_decay),
         downlink=Downlink(Constants()) if multiplied else Downlink(),
     )

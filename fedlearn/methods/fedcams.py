@@ -22,41 +22,23 @@ from ..core import (
     Feedback,
     Lossy,
     Mean,
-    Step,
     Tensors,
     Update,
     Uplink,
 )
-from ..errors import check_number, pick
+from ..errors import check_number
 from ..wire import Signs
 
 
 @dataclass(frozen=True)
-class OneScale(Step):
-    """x <- (||x||_1 / d) sign(x), one scale for all d entries coded with loss."""
-
-    def encode(self, x: Tensors, ctx: Context) -> Tensors:
-        lossy = {n: t for n, t in x.items() if n in ctx.lossy}
-        d = sum(t.numel() for t in lossy.values())
-        norm = 0.0  # ||x||_1
-        for t in lossy.values():
-            norm += float(t.cpu().abs().sum(dtype=torch.float64))
-        scaled = {}
-        for n, t in lossy.items():
-            scaled[n] = torch.where(t < 0, -norm / d, norm / d).to(t)
-        return x | scaled
-
-
-@dataclass(frozen=True)
 class AMSGrad(Aggregator):
-    """FedAMS, Option 1; ``corrected``: m / (1 - b1^t) and v^ / (1 - b2^t), as in Adam."""
+    """FedAMS, Option 1."""
 
     needs = (Update,)
     lr: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-3
-    corrected: bool = False
 
     def __post_init__(self) -> None:
         check_number("lr of AMSGrad", self.lr, above=0)
@@ -64,11 +46,6 @@ class AMSGrad(Aggregator):
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         memory = ctx.memory
         new = Mean().aggregate(state, arrivals, ctx)
-        rate = self.lr
-        if self.corrected:
-            t = int(memory.get("steps", 0)) + 1
-            memory["steps"] = torch.tensor(t)
-            rate *= (1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t)
         for n in state.keys() - ctx.schema.buffers:
             D = new[n] - state[n]
             m = self.beta1 * memory.get(f"m/{n}", 0) + (1 - self.beta1) * D
@@ -78,24 +55,12 @@ class AMSGrad(Aggregator):
             memory[f"m/{n}"] = m
             memory[f"v/{n}"] = v
             memory[f"highest/{n}"] = highest
-            new[n] = state[n] + rate * m / highest.sqrt()
+            new[n] = state[n] + self.lr * m / highest.sqrt()
         return new
 
 
-def fedcams(
-    lr: float = 0.1,
-    server_lr: float = 1.0,
-    scale: str = "tensor",
-    corrected: bool = False,
-) -> Averaging:
+def fedcams(lr: float = 0.1, server_lr: float = 1.0) -> Averaging:
     """FedCAMS, Wang, Lin and Chen (2022), Algorithm 2.
-
-    Parameters
-    ----------
-    scale : {"tensor", "model"}
-        One scale of the signs a tensor, or one for the whole model, the paper's C.
-    corrected : bool
-        Bias corrections as in Adam. With "model" it is the authors' program at max_init 0.001.
 
     Notes
     -----
@@ -103,15 +68,14 @@ def fedcams(
 
     * a sign scale for each tensor, authors': one; error ‖C(u) - u‖ / ‖u‖ of client 0's first update
       in FedAvg 0.66, with one scale 0.79; "one scale"
-    * no bias corrections, as in Algorithm 2, authors': "corrected"; their program is "both"
+    * no bias corrections, as in Algorithm 2, authors': as in Adam, "corrected"; "both" is their
+      program at max_init 0.001
     * v^ is at least eps, as in Algorithm 2, authors': it begins as max_init, 0 by default, and
       1e-8 is added to its root; none at max_init 0.001, else not measured: no option
     """
-    one = pick(scale, {"tensor": (), "model": (OneScale(),)}, "scale")
-    signs = Lossy(Signs(), whole=0)
     return Averaging(
         "fedcams",
         optimizer=SGD(lr),
-        uplink=Uplink(Update(), Feedback(), *one, signs),
-        server=AMSGrad(server_lr, corrected=corrected),
+        uplink=Uplink(Update(), Feedback(), Lossy(Signs(), whole=0)),
+        server=AMSGrad(server_lr),
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from ..core import SGD, Averaging, Context, Lossy, Step, Tensors, Update, Uplink
+from ..core.optim import Params
 from ..wire import Uniform
 from .base import Shifted, remembered
 
@@ -59,7 +60,7 @@ class Tracked(Shifted):
 
     needs = (Remember,)
 
-    def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
+    def _shift(self, params: Params, ctx: Context) -> Params:
         if isinstance(ctx.memory, list):
             for j, memory in enumerate(ctx.memory):
                 start = {n: w[j] for n, w in ctx.start.items()}

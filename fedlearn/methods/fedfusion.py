@@ -31,14 +31,13 @@ from ..core import (
     Mean,
     Model,
     Objective,
-    Optimizer,
     Tensors,
     Update,
     Uplink,
 )
 from ..errors import check_number, pick
 from ..models import Network
-from .base import Continued, Reference, Subset
+from .base import Reference, Subset
 from .edge import output
 
 
@@ -137,7 +136,7 @@ class MovingAverage(Aggregator):
     mu: float = 0.9
 
     def __post_init__(self) -> None:
-        check_number("mu", self.mu, least=0, below=1)
+        check_number("mu", self.mu, minimum=0, below=1)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
@@ -180,27 +179,15 @@ def fedfusion(
     lr: float = 0.1,
     operator: str = "multi",
     personal: bool = False,
-    momentum: float = 0.0,
-    decay: float = 1.0,
-    weight_decay: float = 0.0,
-    floor: float = 0.0,
-    keep: bool = False,
 ) -> Averaging:
     """FedFusion, Yao et al. (2019), Algorithm 2 and Eqs. (6) to (8).
 
     Parameters
     ----------
-    lr, momentum, weight_decay : float
-        Of local SGD; the authors' program has momentum 0.9, weight decay 0.0005.
     operator : {"conv", "multi", "single"}
         F.
     personal : bool
         Every client has its own fusion, as in the paper's text; Algorithm 2 averages the fusions.
-    decay, floor : float
-        Factor of the rate each round, and its least value; authors': 0.99 and 0.0001.
-    keep : bool
-        Momentum continues from round to round: authors' for MNIST (lr 0.002), not for CIFAR-10
-        (lr 0.005).
 
     Notes
     -----
@@ -213,12 +200,11 @@ def fedfusion(
     * E_g stands first as in Eq. (6), authors': E_l; none: a name of channels
     * tested with E_g = E_l, authors': E_g of the round before; not measured: that pair is no
       client's network
-    * momentum starts anew each round; multi at lr 0.01: "momentum 0.9" and "keep"
-    * rate 0.1, constant; "their rates", the least one 0.00010, theirs 0.000099
+    * rate 0.1, constant, and no momentum; authors': momentum 0.9, weight decay 0.0005 and a rate
+      that falls by a hundredth each round; "their rates", the least one 0.00010, theirs 0.000099;
+      momentum alone, multi at lr 0.01: "momentum 0.9", and "keep" if it goes on from round to round
     """
-    sgd = SGD(lr, momentum, weight_decay, decay, floor)
-    optimizer: Optimizer = Continued(sgd) if keep else sgd
-    method = Averaging("fedfusion", FusionNetwork(operator), FusionLoss(), optimizer)
+    method = Averaging("fedfusion", FusionNetwork(operator), FusionLoss(), SGD(lr))
     if personal:
         return method.but(
             uplink=Uplink(Keep(), Update()), downlink=Downlink(TakeBack())

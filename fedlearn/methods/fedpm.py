@@ -29,7 +29,6 @@ from ..core import (
     Lossy,
     Mean,
     Model,
-    Optimizer,
     Step,
     Tensors,
     Trained,
@@ -38,7 +37,7 @@ from ..core import (
 from ..errors import Diverged
 from ..models.kernels import Drawing, computed
 from ..wire import Mask, Masks
-from .base import Continued, summed
+from .base import summed
 
 FLOOR = 0.01  # theta stays between this and one minus this
 
@@ -46,15 +45,12 @@ FLOOR = 0.01  # theta stays between this and one minus this
 class Masked(Drawing):
     """A layer of frozen signed constants behind masks; its parameters are their scores."""
 
-    scaled = False  # the gradient that passes through the mask is multiplied by theta
-
     def masked(self, frozen: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
         theta = score.sigmoid()
         if not self.training:
             return frozen * (theta > 0.5)
         m = (self.uniform(theta) < theta).to(theta.dtype)
-        slope = theta.detach() * theta if self.scaled else theta
-        passed = m - slope.detach() + slope  # the value of m, the gradient of theta
+        passed = m - theta.detach() + theta  # the value of m, the gradient of theta
         return frozen * passed
 
     @property
@@ -73,9 +69,7 @@ LAYERS = {kind: computed(Masked, kind) for kind in (nn.Conv2d, nn.Linear)}
 
 @dataclass(frozen=True)
 class MaskedNetwork(Model):
-    """The task's network with masks over random weights; ``scaled`` is that of ``Masked``."""
-
-    scaled: bool
+    """The task's network with masks over random weights."""
 
     def build(self, task: Any) -> nn.Module:
         net = task.network()
@@ -101,7 +95,6 @@ class MaskedNetwork(Model):
         c = math.e / math.sqrt(layer.weight[0].numel())
         tensors = dict(layer._parameters)
         layer.__class__ = LAYERS[type(layer)]
-        layer.scaled = self.scaled
         layer._parameters = {}
         for key, t in tensors.items():
             if t is None:
@@ -144,36 +137,22 @@ class Sample(Step):
 class BetaPosterior(Aggregator):
     """Mode of Beta(1 + sum m, 1 + K - sum m) over K masks: (sum m) / K.
 
-    It is clamped to ``FLOOR`` and 1 - ``FLOOR``. With ``softened`` each m becomes ``FLOOR`` or
-    1 - ``FLOOR`` instead.
-    Batch statistics are averaged.
+    It is clamped to ``FLOOR`` and 1 - ``FLOOR``. Batch statistics are averaged.
     """
 
     needs = (Masks,)
-    softened: bool
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         buffers, ones = summed(arrivals, state.keys() - ctx.schema.buffers)
         new = Mean().aggregate(state, buffers, ctx)
         for n, (m, K) in ones.items():
-            m = m.to(state[n].device)
-            if self.softened:
-                m = m * (1 - 2 * FLOOR) + K * FLOOR
-            new[n] = (m / K).clamp(FLOOR, 1 - FLOOR).logit()
+            theta = m.to(state[n].device) / K
+            new[n] = theta.clamp(FLOOR, 1 - FLOOR).logit()
         return new
 
 
-def fedpm(
-    lr: float = 0.1, scaled: bool = False, softened: bool = False, keep: bool = False
-) -> Averaging:
+def fedpm(lr: float = 0.1) -> Averaging:
     """FedPM, Isik et al. (2023), Algorithm 1.
-
-    Parameters
-    ----------
-    scaled, softened : bool
-        See ``MaskedNetwork`` and ``BetaPosterior``.
-    keep : bool
-        Adam continues from round to round at a client. All three are the authors' training.
 
     Notes
     -----
@@ -190,12 +169,10 @@ def fedpm(
     * no learned scale and shift of batch normalisation, the paper's networks have no such layers;
       not measured: a mask cannot shift
     """
-    adam: Optimizer = Continued(Adam(lr)) if keep else Adam(lr)
-    uplink = Uplink(Sample(), Lossy(Mask(), whole=0))
     return Averaging(
         "fedpm",
-        MaskedNetwork(scaled),
-        optimizer=adam,
-        uplink=uplink,
-        server=BetaPosterior(softened),
+        MaskedNetwork(),
+        optimizer=Adam(lr),
+        uplink=Uplink(Sample(), Lossy(Mask(), whole=0)),
+        server=BetaPosterior(),
     )

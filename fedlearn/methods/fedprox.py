@@ -23,7 +23,7 @@ class Proximal(Objective):
     mu: float
 
     def __post_init__(self) -> None:
-        check_number("mu", self.mu, least=0)
+        check_number("mu", self.mu, minimum=0)
 
     def begin(self, net: nn.Module, ctx: Context) -> Loss:
         F = ctx.task.loss
@@ -36,7 +36,7 @@ class Proximal(Objective):
         return h
 
 
-def fedprox(lr: float = 0.1, mu: float = 0.01, momentum: float = 0.0) -> Averaging:
+def fedprox(lr: float = 0.1, mu: float = 0.01) -> Averaging:
     """FedProx, Li et al. (2020), Algorithm 2 and Eq. (2).
 
     Parameters
@@ -52,4 +52,4 @@ def fedprox(lr: float = 0.1, mu: float = 0.01, momentum: float = 0.0) -> Averagi
     * clients are drawn with equal probability and weighted by n_k, as in the program (paper: drawn
       by n_k, equal weights): none with equal shares
     """
-    return Averaging("fedprox", objective=Proximal(mu), optimizer=SGD(lr, momentum))
+    return Averaging("fedprox", objective=Proximal(mu), optimizer=SGD(lr))

@@ -11,17 +11,13 @@ from ..core import SGD, Averaging, Lossy, Update, Uplink
 from ..wire import QSGD
 
 
-def qsgd(
-    lr: float = 0.1, levels: int = 127, bucket: int | None = 512, entropy: bool = False
-) -> Averaging:
+def qsgd(lr: float = 0.1, levels: int = 127, entropy: bool = False) -> Averaging:
     """QSGD, Alistarh et al. (2017), sections 3.1 and 4.
 
     Parameters
     ----------
     levels : int
         s, at least 1; 127 fits into 8 bits an entry with its sign.
-    bucket : int or None
-        Entries that share a norm; None: one norm a tensor.
     entropy : bool
         Code the levels by how often they occur, in place of a fixed width.
 
@@ -34,5 +30,5 @@ def qsgd(
       0.06, with one norm a tensor 0.19; "one norm"
     * fixed width or a range code, not Elias': 8.06 bits an entry, range-coded 4.68
     """
-    uplink = Uplink(Update(), Lossy(QSGD(levels, bucket, entropy)))
+    uplink = Uplink(Update(), Lossy(QSGD(levels, entropy=entropy)))
     return Averaging("qsgd", optimizer=SGD(lr), uplink=uplink)

@@ -107,7 +107,7 @@ class Replay(Downlink):
             step = reader.take(reader.number(4))
             round += 1
             if round > heard and len(step):
-                at = replace(ctx, round=round, client=-1)  # where the server coded it
+                at = replace(ctx, round=round, client=-1)  # the context of the coder
                 w = w + self.link.read({name: step.data}, at)[name].to(w.device)
         if round != ctx.round - 1:
             raise WireError(

@@ -56,7 +56,8 @@ class Sorted(Aggregator):
             if rows:
                 m = len(rows)
                 b = self._cut(m)
-                new[name] = w + torch.stack(rows).sort(0).values[b : m - b].mean(0)
+                values = torch.stack(rows).sort(0).values
+                new[name] = w + values[b : m - b].mean(0)
         return new
 
 
@@ -71,7 +72,7 @@ class TrimmedMean(Sorted):
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        check_number("share", self.share, least=0, below=0.5)
+        check_number("share", self.share, minimum=0, below=0.5)
 
     def _cut(self, m: int) -> int:  # rounded up, as long as one value is left
         return min(how_many(self.share, m), (m - 1) // 2)

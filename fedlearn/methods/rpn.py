@@ -46,7 +46,7 @@ class Pool(Code):
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("share", self.share, least=0, most=1)
+        check_number("share", self.share, minimum=0, maximum=1)
 
     def validate(self, ctx: Context) -> None:
         if self.share and not pooled_layers(ctx.schema, self.share):
@@ -82,7 +82,6 @@ class PoolState(Pool):
 
 def rpn(
     lr: float = 0.1,
-    momentum: float = 0.0,
     share: float = 1.0,
     threshold: float = 0.0,
     bits: int = 32,
@@ -120,7 +119,7 @@ def rpn(
     """
     return Averaging(
         "rpn",
-        optimizer=SGD(lr, momentum),
+        optimizer=SGD(lr),
         uplink=Uplink(Update(), Pool(Pooled(bits, threshold, plain), share)),
         downlink=Downlink(Residual(), PoolState(Pooled(bits), share)),
         server=Mean(by),

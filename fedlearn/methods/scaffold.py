@@ -27,32 +27,33 @@ from ..core import (
     Update,
     Uplink,
 )
+from ..core.optim import Params
 from ..errors import check_number
 from ..models import state_of
-from .base import Added, Shifted, mean_update, remembered
+from .base import Added, Shapes, Shifted, mean_update, remembered, shapes_of
 
 
 class Controlled(Shifted):
     """SGD on g - (c_i - c)."""
 
-    def _shift(self, params: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
+    def _shift(self, params: Params, ctx: Context) -> Params:
         c_i = remembered(ctx, "c_i", params)
         c = remembered(ctx, "c", params)
         return list(torch._foreach_div(torch._foreach_sub(c_i, c), self.lr))
 
 
-def variates(net: nn.Module) -> dict[str, tuple[int, ...]]:
+def variates(net: nn.Module) -> Shapes:
     """The shape of the control variate beside each parameter of the state that is trained."""
     trained = {n for n, p in net.named_parameters() if p.requires_grad}
-    state = state_of(net)
-    return {f"c/{n}": tuple(w.shape) for n, w in state.items() if n in trained}
+    shapes = shapes_of(state_of(net))
+    return {f"c/{n}": shape for n, shape in shapes.items() if n in trained}
 
 
 @dataclass(frozen=True)
 class Controls(Added):
     """The server's c beside its state; the client stores it until it has answered."""
 
-    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
+    def shapes(self, net: nn.Module) -> Shapes:
         return variates(net)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
@@ -70,7 +71,7 @@ class Changes(Step):
     takes = Update
     makes = property(type, doc="The class of this step, so that subclasses differ.")
 
-    def shapes(self, net: nn.Module) -> dict[str, tuple[int, ...]]:
+    def shapes(self, net: nn.Module) -> Shapes:
         return variates(net)
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:

@@ -11,15 +11,13 @@ from ..core import SGD, Averaging, Feedback, Lossy, Update, Uplink
 from ..wire import SmartIdx
 
 
-def smartidx(lr: float = 0.1, ratio: float = 1 / 32, full: float = 0.5) -> Averaging:
+def smartidx(lr: float = 0.1, ratio: float = 1 / 32) -> Averaging:
     """SmartIdx, Wu et al. (2022): signs of the largest entries, with cheap indices.
 
     Parameters
     ----------
     ratio : float
         Share of entries sent, above 0 and at most 1; 1/32 is the Fed-KGF paper's.
-    full : float
-        A kernel of which more than this share was selected goes whole, 0 to 1.
 
     Notes
     -----
@@ -29,5 +27,5 @@ def smartidx(lr: float = 0.1, ratio: float = 1 / 32, full: float = 0.5) -> Avera
       in FedAvg 1.74 kB, error ‖C(u) - u‖ / ‖u‖ 0.87; with 0.2 1.68 kB and 0.88; "full 0.2"
     * two kernels with one pattern share it; not measured: no option, and equal entries are sent
     """
-    uplink = Uplink(Update(), Feedback(), Lossy(SmartIdx(ratio, full)))
+    uplink = Uplink(Update(), Feedback(), Lossy(SmartIdx(ratio)))
     return Averaging("smartidx", optimizer=SGD(lr), uplink=uplink)

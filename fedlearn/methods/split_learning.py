@@ -36,7 +36,7 @@ from ..core.context import batches
 from ..errors import WireError
 from ..models import state_of
 from ..wire import DOWN, UP, FixedMessage, Schema, Whole
-from .base import Continued
+from .base import Continued, Shapes, clones, shapes_of
 from .edge import Edge, EdgeSide
 
 HAND_OVER = "hand over"  # the two questions to a client
@@ -54,10 +54,9 @@ class Messages(EdgeSide):
         self.f_e = self.net.extractor
         self.W_e = state_of(self.f_e)  # the network's own
         self.f_s = self.server_network()
-        shapes = {name: tuple(w.shape) for name, w in self.W_e.items()}
-        self.weights = self._message(shapes)
+        self.weights = self._message(shapes_of(self.W_e))
 
-    def _message(self, shapes: dict[str, tuple[int, ...]]) -> FixedMessage:
+    def _message(self, shapes: Shapes) -> FixedMessage:
         schema = Schema(shapes, coder="split learning")
         return FixedMessage(schema, {"y": Whole()}, whole=True, device=self.task.device)
 
@@ -83,14 +82,14 @@ class SplitServer(Messages, Server):
         super().__init__(*args)
         self.net = nn.Sequential(OrderedDict(edge=self.f_e, server=self.f_s))
         self.tensors = state_of(self.net)
-        self.initial = {name: w.clone() for name, w in self.tensors.items()}
+        self.initial = clones(self.tensors)
 
     def round(self, t: int, state: State, ask: Any) -> State:
         weights = dict(state.weights)
         for k in self.participants(t):
             local.load(self.tensors, weights)
             if self.turn(t, k, ask):
-                weights = {name: w.clone() for name, w in self.tensors.items()}
+                weights = clones(self.tensors)
         return State(weights)
 
     def turn(self, t: int, k: int, ask: Any) -> bool:
@@ -176,7 +175,8 @@ class SplitClient(Messages, Client):
         if i == len(steps):
             memory.clear()
             return self.weights.write(UP, t, client, self.W_e, self.task.sizes[client])
-        memory.update({f"edge/{name}": w.clone() for name, w in self.W_e.items()})
+        for name, w in self.W_e.items():
+            memory[f"edge/{name}"] = w.clone()
         memory["step"] = torch.tensor(i)
         H, y = self._forward(t, client, i, steps[i])
         message = self.features(len(y))

@@ -1,6 +1,7 @@
 """The convolutional networks of the papers: an extractor of feature maps and a classifier."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,15 @@ def pooled(inputs: int, outputs: int) -> list[nn.Module]:
     return [convolution, nn.MaxPool2d(2), *layers]
 
 
+def mean_head(width: int, classes: int) -> nn.Sequential:
+    """The mean of each channel, and a linear layer."""
+    return nn.Sequential(
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, classes),
+    )
+
+
 def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     """A small network for 8x8 digits, with 10,078 parameters.
 
@@ -68,16 +78,20 @@ def digits_cnn(in_shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     follows. Nearly all parameters are convolution kernels.
     """
     extractor = nn.Sequential(
-        *pooled(in_shape[0], 12), *pooled(12, 24), *conv_bn(24, 32)
+        *pooled(in_shape[0], 12),
+        *pooled(12, 24),
+        *conv_bn(24, 32),
     )
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))
-    return Network(extractor, head)
+    return Network(extractor, mean_head(32, classes))
 
 
 def mlp(in_shape: Shape = (1, 1, 64), classes: int = 10) -> Network:
     """One hidden layer of 64, for vectors: 4,810 parameters for 64 features and 10 classes."""
-    width = in_shape[0] * in_shape[1] * in_shape[2]
-    extractor = nn.Sequential(nn.Flatten(), nn.Linear(width, 64), nn.ReLU())
+    extractor = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(prod(in_shape), 64),
+        nn.ReLU(),
+    )
     return Network(extractor, nn.Sequential(nn.Linear(64, classes)))
 
 
@@ -90,22 +104,30 @@ def _dense_head(
 ) -> Network:
     """The extractor, and dense layers of ``hidden`` sizes behind it."""
     layers: list[nn.Module] = [nn.Flatten()]
+    x = extractor[0].weight.new_zeros(1, *in_shape)
     with torch.no_grad():
-        width = extractor.eval()(extractor[0].weight.new_zeros(1, *in_shape)).numel()
+        width = extractor.eval()(x).numel()
     for size in hidden:
-        layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(dropout)]
+        layers.append(nn.Linear(width, size))
+        layers.append(nn.ReLU())
+        layers.append(nn.Dropout(dropout))
         width = size
-    return Network(extractor.train(), nn.Sequential(*layers, nn.Linear(width, classes)))
+    layers.append(nn.Linear(width, classes))
+    return Network(extractor.train(), nn.Sequential(*layers))
 
 
 def _two_convolutions(
     inputs: int, first: int, second: int, *pooling: int
 ) -> nn.Sequential:
     """Two 5x5 convolutions with ReLU and pooling."""
-    layers: list[nn.Module] = []
-    for a, b in ((inputs, first), (first, second)):
-        layers += [nn.Conv2d(a, b, 5, padding=2), nn.ReLU(), nn.MaxPool2d(*pooling)]
-    return nn.Sequential(*layers)
+    return nn.Sequential(
+        nn.Conv2d(inputs, first, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(*pooling),
+        nn.Conv2d(first, second, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(*pooling),
+    )
 
 
 def mcmahan_cnn(in_shape: Shape = (1, 28, 28), classes: int = 10) -> Network:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import pick
-from .cnn import Network, Residual, Shape, conv_bn
+from .cnn import Network, Residual, Shape, conv_bn, mean_head
 
 FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
 
@@ -79,9 +79,6 @@ class Branches(nn.Module):
             self.s1 = Scale(outputs, scale, trained)
         if scaled and self.identity:
             self.s_id = Scale(outputs, 1.0, trained=True)
-            # s_id I is a part of the kernel W', so weight decay that spares vectors does
-            # not spare s_id (``optim.decay_positions``)
-            self.s_id.decays = True
         if tr:
             self.bn3 = nn.BatchNorm2d(outputs)
         if tr and pointwise:
@@ -107,7 +104,9 @@ class Branches(nn.Module):
             # conv1 has no stride: with few channels, channels last, the gradient of a
             # strided 1 x 1 convolution makes oneDNN 3.13 write outside its memory
             # (processors with AVX2 and no AVX-512)
-            y = x[..., ::stride, ::stride] if branch[0] is self.conv1 else x
+            y = x
+            if branch[0] is self.conv1:
+                y = x[..., ::stride, ::stride]
             for layer in branch:
                 y = y if layer is None else layer(y)
             total = y if total is None else total + y
@@ -144,7 +143,8 @@ def _replace(net: nn.Module, make: Callable[[Branches], Branches]) -> nn.Module:
     net = copy.deepcopy(net)
     for name, block in blocks(net).items():
         parent, _, child = name.rpartition(".")
-        setattr(net.get_submodule(parent), child, make(block).train(block.training))
+        new = make(block).train(block.training)
+        setattr(net.get_submodule(parent), child, new)
     return net
 
 
@@ -156,7 +156,9 @@ def reform(net: nn.Module, form: str) -> nn.Module:
 def _sum(block: Branches) -> tuple[Tensor, Tensor]:
     """The kernel W and the bias b to which the branches of a block add up."""
     W = torch.zeros_like(block.conv3.weight)
-    b = W.new_zeros(len(W)) if block.conv3.bias is None else block.conv3.bias
+    b = block.conv3.bias
+    if b is None:
+        b = W.new_zeros(len(W))
     for convolution, scale, bn in block.branches():
         kernel = unit(W) if convolution is None else convolution.weight
         if kernel.shape[-1] == 1:
@@ -220,16 +222,18 @@ def _repvgg(
     first at 1.
     """
     width, stride = stem
-    layers: list[nn.Module] = [Branches(form, in_shape[0], width, stride), nn.ReLU()]
+    layers: list[nn.Module] = []
+    layers.append(Branches(form, in_shape[0], width, stride))
+    layers.append(nn.ReLU())
     for outputs, count, stride in stages:
-        layers += [Branches(form, width, outputs, stride), nn.ReLU()]
+        layers.append(Branches(form, width, outputs, stride))
+        layers.append(nn.ReLU())
         for i in range(1, count):
-            layers += [Branches(form, outputs, outputs, 1, (2 / i) ** 0.5), nn.ReLU()]
+            scale = (2 / i) ** 0.5
+            layers.append(Branches(form, outputs, outputs, 1, scale))
+            layers.append(nn.ReLU())
         width = outputs
-    head = nn.Sequential(
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)
-    )
-    return Network(nn.Sequential(*layers), head)
+    return Network(nn.Sequential(*layers), mean_head(width, classes))
 
 
 def repvgg_b1(
@@ -242,7 +246,12 @@ def repvgg_b1(
     has 24,704 constants as well.
     """
     stem = (64, 1 + (in_shape[-1] >= 64))
-    stages = [(128, 4, 2), (256, 6, 2), (512, 16, 2), (2048, 1, 2)]
+    stages = [
+        (128, 4, 2),
+        (256, 6, 2),
+        (512, 16, 2),
+        (2048, 1, 2),
+    ]
     return _repvgg(in_shape, stem, stages, classes, form)
 
 
@@ -250,7 +259,8 @@ def digits_repvgg(
     in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "tr"
 ) -> Network:
     """A small RepVGG for 8x8 digits: five blocks of 16 and 32 channels."""
-    return _repvgg(in_shape, (16, 2), [(16, 2, 1), (32, 2, 2)], classes, form)
+    stages = [(16, 2, 1), (32, 2, 2)]
+    return _repvgg(in_shape, (16, 2), stages, classes, form)
 
 
 def small_repvgg(
@@ -260,7 +270,11 @@ def small_repvgg(
 
     332,362 parameters with 10 classes as "tr", 298,026 as "inf".
     """
-    stages = [(32, 2, 1), (64, 2, 2), (128, 2, 2)]
+    stages = [
+        (32, 2, 1),
+        (64, 2, 2),
+        (128, 2, 2),
+    ]
     return _repvgg(in_shape, (32, 2), stages, classes, form)
 
 
@@ -298,9 +312,12 @@ class SqueezeExcite(nn.Module):
         return x * self.body(x)
 
 
-def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
+def depthwise(channels: int, kernel: int, stride: int) -> nn.Sequential:
     """One kernel a channel, and batch normalisation."""
-    return conv_bn(channels, channels, kernel, stride, channels)[:2]
+    convolution, normalisation, _ = conv_bn(
+        channels, channels, kernel, stride, channels
+    )
+    return nn.Sequential(convolution, normalisation)
 
 
 def ghost_bottleneck(
@@ -319,8 +336,11 @@ def ghost_bottleneck(
     )
     if stride == 1 and inputs == outputs:
         return Residual(body)
-    shortcut = depthwise(inputs, kernel, stride) + conv_bn(inputs, outputs, 1)[:2]
-    return Residual(body, nn.Sequential(*shortcut))
+    shortcut = depthwise(inputs, kernel, stride)
+    convolution, normalisation, _ = conv_bn(inputs, outputs, 1)
+    shortcut.append(convolution)
+    shortcut.append(normalisation)
+    return Residual(body, shortcut)
 
 
 def _repghost(
@@ -340,10 +360,15 @@ def _repghost(
     width = stem[0].out_channels
     i = -1  # the number of the next ghost module among equal ones
     for row in rows:
-        i = i + 2 if row[4] == 1 and row[2] == width else 1
-        scales = [(2 / (i + 1)) ** 0.5, (2 / (i + 2)) ** 0.5]
+        _, _, outputs, _, stride = row
+        equal = stride == 1 and outputs == width
+        i = i + 2 if equal else 1
+        scales = [
+            (2 / (i + 1)) ** 0.5,
+            (2 / (i + 2)) ** 0.5,
+        ]
         layers.append(ghost_bottleneck(width, row, form, scales))
-        width = row[2]
+        width = outputs
     head = nn.Sequential(
         nn.AdaptiveAvgPool2d(1),
         nn.Conv2d(last, hidden, 1),
@@ -352,7 +377,8 @@ def _repghost(
         nn.Dropout(dropout),
         nn.Linear(hidden, classes),
     )
-    return Network(nn.Sequential(*layers, *conv_bn(width, last, 1)), head)
+    layers += conv_bn(width, last, 1)
+    return Network(nn.Sequential(*layers), head)
 
 
 def repghost_05(
@@ -390,8 +416,12 @@ def digits_repghost(
     in_shape: Shape = (1, 8, 8), classes: int = 10, form: str = "tr"
 ) -> Network:
     """Two bottlenecks of 12 and 16 channels behind a stem of stride 2."""
-    rows = [(3, 24, 12, 0, 1), (3, 32, 16, 0.25, 2)]
-    return _repghost(conv_bn(in_shape[0], 12, stride=2), rows, 48, 64, classes, form)
+    stem = conv_bn(in_shape[0], 12, stride=2)
+    rows = [
+        (3, 24, 12, 0, 1),
+        (3, 32, 16, 0.25, 2),
+    ]
+    return _repghost(stem, rows, 48, 64, classes, form)
 
 
 def small_repghost(
@@ -401,6 +431,12 @@ def small_repghost(
 
     113,530 parameters with 10 classes as "tr", 112,362 as "inf".
     """
-    rows = [(3, 32, 24, 0, 1), (3, 48, 32, 0, 2), (3, 64, 32, 0.25, 1)]
-    rows += [(3, 96, 64, 0, 2), (3, 128, 64, 0.25, 1)]
-    return _repghost(conv_bn(in_shape[0], 16, stride=2), rows, 160, 256, classes, form)
+    stem = conv_bn(in_shape[0], 16, stride=2)
+    rows = [
+        (3, 32, 24, 0, 1),
+        (3, 48, 32, 0, 2),
+        (3, 64, 32, 0.25, 1),
+        (3, 96, 64, 0, 2),
+        (3, 128, 64, 0.25, 1),
+    ]
+    return _repghost(stem, rows, 160, 256, classes, form)

@@ -22,12 +22,14 @@ class Scales:
     def __post_init__(self) -> None:
         digest = blake2b(digest_size=4)
         for name, t in sorted(self.of.items()):
-            if not torch.is_tensor(t) or t.dim() != 1 or not torch.isfinite(t).all():
+            if t.dim() != 1 or not torch.isfinite(t).all():
                 raise ValueError(
                     "A scale is a finite number for each output channel; "
                     f"{name} is not."
                 )
-            digest.update(name.encode() + t.detach().cpu().float().numpy().tobytes())
+            values = t.detach().cpu().float()
+            digest.update(name.encode())
+            digest.update(values.numpy().tobytes())
         object.__setattr__(self, "digest", digest.hexdigest())
 
     def put_into(self, net: nn.Module) -> None:
@@ -46,8 +48,11 @@ class Scales:
 
 def scales_of(net: nn.Module) -> dict[str, Tensor]:
     """The scales of a network by name; they are the network's own, not copies."""
-    layers = net.named_modules()
-    return {name: m.value.detach() for name, m in layers if isinstance(m, Scale)}
+    tensors = {}
+    for name, layer in net.named_modules():
+        if isinstance(layer, Scale):
+            tensors[name] = layer.value.detach()
+    return tensors
 
 
 def target(net: nn.Module) -> nn.Module:
@@ -76,19 +81,20 @@ def constants(net: nn.Module) -> dict[str, Tensor]:
     return by_name
 
 
-def multipliers(net: nn.Module, power: int = 2) -> list[Tensor | float]:
+def multipliers(net: nn.Module) -> list[Tensor | float]:
     """M for each trained parameter of a "repopt" network, in their order.
 
-    M is a tensor for the kernel of a block, and 1.0 for all other parameters. With
-    ``power`` 1 M has the absolute value of s in place of s^2. Adam's step, which does not
-    grow with the gradient, is multiplied by it.
+    M is a tensor for the kernel of a block, and 1.0 for all other parameters.
     """
-    M: dict[str, Tensor] = {}
-    for name, block in blocks(net).items():
+    M: dict[nn.Parameter, Tensor] = {}
+    for block in blocks(net).values():
         kernel = block.conv3.weight
-        s3 = block.constant_s3[:, None, None, None].to(kernel)
-        m = s3.abs() ** power * torch.ones_like(kernel)
+        s3 = block.constant_s3.to(kernel)
+        m = torch.ones_like(kernel) * s3[:, None, None, None] ** 2
         if block.constant_s1 is not None:
-            m[:, :, 1, 1] += block.constant_s1[:, None].to(kernel).abs() ** power
-        M[f"{name}.conv3.weight"] = m + unit(kernel) if block.identity else m
-    return [M.get(name, 1.0) for name, p in net.named_parameters() if p.requires_grad]
+            s1 = block.constant_s1.to(kernel)
+            m[:, :, 1, 1] += s1[:, None] ** 2
+        if block.identity:
+            m += unit(kernel)
+        M[kernel] = m
+    return [M.get(p, 1.0) for p in net.parameters() if p.requires_grad]

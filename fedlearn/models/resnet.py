@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from .cnn import Network, Residual, Shape, conv_bn, pooled
+from .cnn import Network, Residual, Shape, conv_bn, mean_head, pooled
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     """The identity, or a 1x1 convolution where the shape changes."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
+    convolution, normalisation, _ = conv_bn(inputs, outputs, 1, stride)
+    return nn.Sequential(convolution, normalisation)
 
 
 class BasicBlock(nn.Module):
@@ -33,7 +34,8 @@ class BasicBlock(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.conv2(self.conv1(x)) + self.shortcut(x))
+        y = self.conv2(self.conv1(x))
+        return self.relu(y + self.shortcut(x))
 
 
 def bottleneck(inputs: int, outputs: int, stride: int = 1) -> Residual:
@@ -67,9 +69,10 @@ def build(row: Row, in_shape: Shape, classes: int) -> Network:
     for outputs, stride in row.blocks:
         layers.append(row.block(width, outputs, stride))
         width = outputs
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)]
+    layers += mean_head(width, classes)
     extractor = nn.Sequential(*layers[: row.extractor])
-    net = Network(extractor, nn.Sequential(*layers[row.extractor :]))
+    classifier = nn.Sequential(*layers[row.extractor :])
+    net = Network(extractor, classifier)
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -95,7 +98,11 @@ def stage(outputs: int, blocks: int, stride: int) -> list[tuple[int, int]]:
 
 def bottlenecks(blocks: int) -> list[tuple[int, int]]:
     """Three stages of bottlenecks."""
-    return stage(64, blocks, 1) + stage(128, blocks, 2) + stage(256, blocks, 2)
+    return [
+        *stage(64, blocks, 1),
+        *stage(128, blocks, 2),
+        *stage(256, blocks, 2),
+    ]
 
 
 DIGIT = (1, 8, 8)
@@ -103,7 +110,12 @@ IMAGE = (3, 32, 32)
 MAPS = (16, 32, 32)
 TO_16 = partial(conv_bn, outputs=16)
 POOLED = partial(pooled, outputs=16)
-EIGHTEEN = stage(64, 2, 1) + stage(128, 2, 2) + stage(256, 2, 2) + stage(512, 2, 2)
+EIGHTEEN = [
+    *stage(64, 2, 1),
+    *stage(128, 2, 2),
+    *stage(256, 2, 2),
+    *stage(512, 2, 2),
+]
 DIGITS = stage(16, 2, 1) + stage(32, 2, 2)
 SMALL = [(32, 2), (64, 2), (128, 2)]
 # Behind each row: its parameters with 10 classes.

@@ -149,7 +149,7 @@ def digit_scenes(
     ((2, 1, 64, 64), (2, 64, 64), 11)
     """
     names = pick(targets, NAMES, "target of digit scenes")
-    check_number("difficulty", difficulty, least=0, most=1)
+    check_number("difficulty", difficulty, minimum=0, maximum=1)
     train_x, train_y, test_x, test_y = digits()
     random = rng.numpy_generator(seed, "digit scenes", "train")
     x, y = draw(train_x, train_y, train, difficulty, random)

@@ -97,7 +97,7 @@ class Pooled(Dense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("threshold", self.threshold, least=0)
+        check_number("threshold", self.threshold, minimum=0)
 
     def encode(self, tensor: torch.Tensor) -> Any:
         if tensor.dim() < 3:

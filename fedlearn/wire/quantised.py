@@ -56,7 +56,7 @@ class Uniform(FlatCoder):
     bits: int = 8
 
     def __post_init__(self) -> None:
-        check_whole("bits", self.bits, most=16)
+        check_whole("bits", self.bits, maximum=16)
 
     def write(self, x: np.ndarray) -> bytes:
         x = x.astype(np.float64)
@@ -84,20 +84,18 @@ class QSGD(FlatCoder, Stochastic):
 
         ||x||_2 sign(x) xi / levels,   xi = levels |x| / ||x||_2 rounded up or down
 
-    Each ``bucket`` of entries has a norm; None: one norm a tensor. The section: norms
-    as float32, then each signed level plus ``levels``. With ``entropy`` a byte stands
-    before the levels: 0, they follow; 1, a histogram and a range code of them, which is
-    shorter.
+    Each ``bucket`` of entries has a norm. The section: norms as float32, then each
+    signed level plus ``levels``. With ``entropy`` a byte stands before the levels: 0,
+    they follow; 1, a histogram and a range code of them, which is shorter.
     """
 
     levels: int = 127
-    bucket: int | None = 512
+    bucket: int = 512
     entropy: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("levels", self.levels, most=2**15 - 1)
-        if self.bucket is not None:
-            check_whole("bucket", self.bucket, most=2**31 - 1)
+        check_whole("levels", self.levels, maximum=2**15 - 1)
+        check_whole("bucket", self.bucket, maximum=2**31 - 1)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         rows = self._rows(x)
@@ -118,7 +116,7 @@ class QSGD(FlatCoder, Stochastic):
         return head + self._pack(symbols)
 
     def read(self, reader: Reader, n: int) -> np.ndarray:
-        buckets = math.ceil(n / (self.bucket or n))
+        buckets = math.ceil(n / self.bucket)
         norms = reader.magnitudes(buckets)
         symbols = self._unpack(reader, n)
         if symbols.max() > 2 * self.levels:
@@ -138,9 +136,8 @@ class QSGD(FlatCoder, Stochastic):
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
         """[n] -> [buckets, entries], the last one padded with zeros."""
-        size = self.bucket or len(x)
-        padding = -len(x) % size
-        return np.pad(x, (0, padding)).reshape(-1, size)
+        padding = -len(x) % self.bucket
+        return np.pad(x, (0, padding)).reshape(-1, self.bucket)
 
     def _pack(self, symbols: np.ndarray) -> bytes:
         plain = pack_fields(symbols, self._width)

@@ -106,7 +106,7 @@ class EDEN(FlatCoder, SharedRandomness):
     bits: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("bits", self.bits, most=8)
+        check_whole("bits", self.bits, maximum=8)
 
     def write(self, x: np.ndarray, generator: torch.Generator) -> bytes:
         largest = float(np.abs(x).max()) or 1.0

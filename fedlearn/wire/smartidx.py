@@ -4,14 +4,14 @@ paper."""
 
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import WireError, check_number
-from .base import Shape, Sparse, brief
+from .base import Shape, Sparse
 from .bits import Reader, flat, pack_fields, pack_rice, pack_signs
 from .sparse import TopK, encode_positions, how_many, largest, read_positions
 
@@ -23,8 +23,8 @@ class SmartIdx(Sparse):
 
     ::
 
-        kernel package      kernels with more than the share ``full`` of their entries
-                            selected: every entry's sign under one index
+        kernel package      kernels with more than half of their entries selected:
+                            every entry's sign under one index
         pattern package     kernels whose selected positions and signs another kernel of
                             the layer shares: each pattern once (the most frequent
                             first), the kernels' indices, and for each kernel a
@@ -34,14 +34,10 @@ class SmartIdx(Sparse):
     Tensors without kernels of several entries travel as ``TopK(values="sign")``.
     """
 
-    __repr__ = brief
-
     ratio: float = 1 / 32
-    full: float = field(default=0.5, repr=False)
 
     def __post_init__(self) -> None:
-        check_number("ratio", self.ratio, above=0, most=1)
-        check_number("full", self.full, least=0, most=1)
+        check_number("ratio", self.ratio, above=0, maximum=1)
 
     def encode(self, tensor: torch.Tensor) -> bytes:
         kernels, entries = _layout(tensor.shape)
@@ -53,7 +49,7 @@ class SmartIdx(Sparse):
         x = x.reshape(kernels, entries)
         selected = selected.reshape(kernels, entries)
         counts = selected.sum(1)
-        full = counts > self.full * entries
+        full = 2 * counts > entries
         whole = np.flatnonzero(full)
         partial = np.flatnonzero((counts > 0) & ~full)
         pattern, examples = _patterns(selected[partial], x[partial] < 0)

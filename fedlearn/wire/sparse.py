@@ -93,7 +93,7 @@ class TopK(FlatCoder, Sparse):
     empty = bytes(5)
 
     def __post_init__(self) -> None:
-        check_number("ratio", self.ratio, above=0, most=1)
+        check_number("ratio", self.ratio, above=0, maximum=1)
         pick(self.values, VALUES, "form of values")
 
     def write(self, x: np.ndarray) -> bytes:

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import fedlearn as fl
-from fedlearn.checkpoint import apart, write_tensors
+from fedlearn.checkpoint import contiguous, write_tensors
 from fedlearn.engines.flower import Nodes, require
 
 from .config import experiment
@@ -39,4 +39,4 @@ def main(grid: Any, context: Any) -> None:
     if config["out"]:
         history.to_json(config["out"])
     if config["model"]:
-        write_tensors(config["model"], apart(history.state or {}))
+        write_tensors(config["model"], contiguous(history.state or {}))

@@ -71,7 +71,6 @@ REFUSED = """
     compare fedavg:lr=0.1/0.3 --lr 0.2 ~ lr is stated twice
     compare fedavg --jobs 0 ~ jobs
     compare fedavg --link 4G ~ LoRaWAN
-    run fedavg --against minutes ~ axis 'minutes'
     run fedavg --out leaf ~ leaf is a folder
     run fedavg --out . ~ . is a folder
     run fedavg --plot mine.py/x.png ~ mine.py is no folder

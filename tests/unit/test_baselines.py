@@ -31,13 +31,3 @@ def test_fednova_is_normalised_averaging(clients):
     tau_eff = sum(sizes[k] * tau[k] for k in clients) / n
     expected = tau_eff * sum(sizes[k] * u[k] / tau[k] for k in clients) / n
     torch.testing.assert_close(new["w"], expected)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_norm_of_a_is_how_far_local_sgd_goes_along_a_constant_gradient(momentum):
-    sgd, p = fl.SGD(1.0, momentum), [torch.zeros(1)]
-    state = sgd.init(p, Context(None, 1))
-    part = fl.methods.fednova(momentum=momentum).server
-    for steps in range(1, 8):
-        sgd.step(p, [torch.ones(1)], state)
-        assert part._norm(steps) == pytest.approx(-float(p[0]), rel=1e-5)

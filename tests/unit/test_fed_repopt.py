@@ -72,7 +72,7 @@ def kernels(net):
     return torch.cat([b.conv3.weight.detach().flatten() for b in result])
 
 
-AUTHORS = {"momentum": 0.9, "weight_decay": 0.01, "spare": True, "smoothing": 0.1}
+AUTHORS = {"momentum": 0.9, "weight_decay": 0.01}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

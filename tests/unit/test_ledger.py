@@ -9,7 +9,7 @@ import torch
 
 from fedlearn import claims
 
-LEDGER, NAMES = claims.load(), claims.NAMES
+LEDGER = claims.load()
 ENTRIES = {
     "rpn": 53,
     "fed_kgf": 132,

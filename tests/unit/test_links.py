@@ -7,11 +7,11 @@ import fedlearn as fl
 from fedlearn import wire
 from fedlearn.methods.fed_kgf import Modules
 from fedlearn.parts import (
-    Clip,
     Code,
     Context,
     Feedback,
     Lossy,
+    Momentum,
     Residual,
     Update,
 )
@@ -32,7 +32,10 @@ def noise(*shape, seed=0):
 
 UNFIT = {
     "few entries of the model": (lambda: fl.Downlink(Lossy(TopK(0.1))), "Replay"),
-    "clipped weights": (lambda: fl.Uplink(Clip(1.0), Update()), "Clip.* takes Update"),
+    "momentum of weights": (
+        lambda: fl.Uplink(Momentum(), Update()),
+        "Momentum.* takes Update",
+    ),
     "mask of an update": (
         lambda: fl.Uplink(Update(), Code(wire.Mask())),
         "takes Masks",
@@ -40,7 +43,7 @@ UNFIT = {
     "no step": (lambda: fl.Uplink(Update(), "signs"), "'signs'"),
     "weights": (lambda: fl.Uplink(Code(Dense(16))), "must begin"),
     "coder in the middle": (lambda: fl.Uplink(Update(), Code(), Feedback()), "last"),
-    "no norm": (lambda: Clip(0), "norm"),
+    "momentum of one": (lambda: Momentum(1.0), "momentum"),
 }
 
 

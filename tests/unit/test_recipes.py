@@ -14,7 +14,7 @@ from fedlearn.lab.cli import main
 
 ROOT = Path(__file__).parents[2]
 
-COUNTS = {"quick": 2670, "small": 301, "full": 12}  # stored runs, at least
+COUNTS = {"quick": 2310, "small": 301, "full": 12}  # stored runs, at least
 
 
 @pytest.fixture(autouse=True)

@@ -194,16 +194,15 @@ def test_memory_and_the_clients_of_a_round_say_how_many_train_together(
     need = stacked.bytes_for_one(method, task, 32)
     assert need > stacked.bytes_for_one(method, task, 8) > 7 * 4 * (10_078 + 136)
 
-    def chosen(count, limit=None, engine="stacked"):
-        return stacked.choose(engine, method, task, settings, count, limit)
+    def chosen(count, limit=1000 * need, engine="stacked"):
+        monkeypatch.setattr(stacked, "free_memory", lambda device: 2 * limit)
+        return stacked.choose(engine, method, task, settings, count)
 
+    one = "memory for one client at a time"
     assert chosen(4, 2.5 * need) == stacked.Choice("stacked", 2, "asked for")
-    assert chosen(4, need) == stacked.Choice(
-        "sequential", 1, "memory for one client at a time"
-    )
+    assert chosen(4, need) == stacked.Choice("sequential", 1, one)
     assert chosen(1) == stacked.Choice("sequential", 1, "one client a round")
     assert chosen(4).together == 4 and chosen(1000).together == 128
-    with pytest.raises(ValueError, match="memory_limit"):
+    with pytest.raises(ValueError, match="free memory"):
         chosen(4, need - 1)
-    monkeypatch.setattr(stacked, "free_memory", lambda device: need)
-    assert chosen(4, engine="auto").why == "memory for one client at a time"
+    assert chosen(4, need - 1, engine="auto").why == one

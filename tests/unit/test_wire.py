@@ -56,7 +56,7 @@ CODERS = {
     Uniform(): 0x36E5706B,
     Uniform(11): 0x6F1EF549,
     QSGD(): 0x704AA91F,
-    QSGD(5, None, True): 0x2819A712,
+    QSGD(5, 100, True): 0xF08490CF,
     Mask(): 0x789B2F6B,
     SmartIdx(0.2): 0x2271C474,
     TernGrad(): 0x156FA7A4,
