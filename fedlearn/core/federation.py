@@ -67,13 +67,16 @@ class Side:
         }
         # buffers that are no part of the state, such as counts of batches and those
         # with persistent=False
-        buffers = dict(self.net.named_buffers())
-        self.unsent = {n: t for n, t in buffers.items() if n not in self.tensors}
+        # frozen parameters, too
+        self.unsent = {
+            name: t.detach()
+            for name, t in (*self.net.named_parameters(), *self.net.named_buffers())
+            if name not in self.tensors and not t.requires_grad
+        }
         self.places = [
             (module, name, buffer)
             for module in self.net.modules()
             for name, buffer in module._buffers.items()
-            if buffer is not None
         ]
         self._drawn: dict[int, tuple[int, ...]] = {}
 
@@ -98,6 +101,8 @@ class Side:
 
     def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
         """This side's network with these weights, as it is in round ``t``."""
+        for module, name, buffer in self.places:
+            module._buffers[name] = buffer  # a network may have assigned another
         local.load(self.tensors, weights)
         self.method.model.refresh(self.net, self.task, t)
         return self.net
@@ -260,27 +265,31 @@ class Client(Side):
     def keep_buffers(self) -> None:
         """Values that training assigned, as by ``self.mean = ...``, into the tensors of
         the state."""
+        sent = {id(t) for t in self.tensors.values()}
         for module, name, buffer in self.places:
             value = module._buffers[name]
-            if value is not buffer:
-                if value is None or value.shape != buffer.shape:
+            if value is buffer:
+                continue
+            if buffer is None or value is None or value.shape != buffer.shape:
+                if buffer is None or id(buffer) in sent:
                     raise ValueError(
                         f"The network's buffer {name} changes its shape in training: a "
                         "state has tensors of one shape."
                     )
+            else:
                 buffer.copy_(value)
-                module._buffers[name] = buffer
+            module._buffers[name] = buffer
 
     def reset_buffer(self, name: str, value: torch.Tensor) -> None:
         """A buffer outside the state, for the next client; a count of batches may have
         changed, nothing else."""
         buffer = self.unsent[name]
         counts = name.endswith("num_batches_tracked")
-        if not (counts or torch.equal(buffer, value)):
+        if not (counts or torch.allclose(buffer, value, 0, 0, equal_nan=True)):
             raise ValueError(
-                f"The network's buffer {name} changes in training, but is not in the state, "
-                "so that it would begin anew with each client: only persistent buffers of "
-                "floats are."
+                f"The network's {name} changes in training, but is not in the state, so "
+                "that it would begin anew with each client: only trained parameters and "
+                "persistent buffers of floats are."
             )
         buffer.copy_(value)
 

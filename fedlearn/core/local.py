@@ -37,7 +37,15 @@ def train(net: nn.Module, method: Any, ctx: Context, settings: Settings) -> None
             index = order.to(task.device)
             for start, end in batches(len(y), settings.batch_size, net):
                 batch = Batch(x[start:end], y[start:end], index[start:end])
-                step(loss(net, batch), params, method.optimizer, state)
+                try:
+                    step(loss(net, batch), params, method.optimizer, state)
+                except ValueError as error:
+                    if end - start > 1 or "more than 1 value" not in str(error):
+                        raise
+                    raise ValueError(
+                        "A batch of one sample cannot be normalised: choose a batch_size "
+                        f"that leaves no remainder of one from {len(y)} samples."
+                    ) from error
 
 
 def step(
@@ -65,7 +73,8 @@ def new_network(model: "Model", task: Any) -> nn.Module:
     """The network of a model part, with the weights that the task's seed gives it."""
     with rng.scope(task.seed, "initial weights"):
         net = model.build(task).to(task.device)
-    pieces = [*net.modules(), *net.parameters()]
+    net.train()  # a network may freeze parameters here
+    pieces = [*trainable(net), *filter(_has_state, net.modules())]
     if any(BUILT.get(id(piece)) is piece for piece in pieces):
         raise ValueError(
             "The network's function returned a module or a parameter that is in use "
@@ -78,6 +87,12 @@ def new_network(model: "Model", task: Any) -> nn.Module:
         if p.dim() == 4:
             p.data = p.data.to(memory_format=layout(net))
     return net
+
+
+def _has_state(module: nn.Module) -> bool:
+    """Whether training can change this layer itself."""
+    own = [p for p in module._parameters.values() if p is not None]
+    return bool(module._buffers) or any(p.requires_grad for p in own)
 
 
 def own_values(net: nn.Module) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from .. import extensions
@@ -159,10 +160,10 @@ def clients(
     if not isinstance(data, Mapping | list) or not len(data):
         raise refusal("Clients are a list or a dictionary of the data of each", data)
     entries = data if isinstance(data, Mapping) else dict(enumerate(data))
-    words = [set(re.split("[^a-z]+", str(key).lower())) for key in entries]
+    words = [set(re.split("[^a-z]+", str(key).lower())) & {*PARTS} for key in entries]
     wrong = [key for key in entries if str(key).strip().lower() in PARTS]
-    if all(word & {*PARTS} for word in words):  # such as train_set and test_set
-        wrong = list(entries)
+    if all(words) and len(set().union(*words)) >= len(words) > 1:
+        wrong = list(entries)  # such as train_set and test_set
     if wrong:
         raise ValueError(
             f"{short(wrong)} are parts of a data set, not clients: the makers take a "
@@ -302,7 +303,7 @@ def _check_header(frame: Any) -> None:
     numbers = [text for text in map(str.strip, texts) if NUMBER.fullmatch(text)]
     places = [str(i) for i in range(len(numbers))]  # pandas writes unnamed columns so
     most = 2 * len(numbers) >= frame.shape[1] and numbers != places
-    if "Unnamed: 0" in texts or any("." in number for number in numbers) or most:
+    if "Unnamed: 0" in texts or most:
         raise ValueError(
             f"The columns {short(texts)} have no header: pandas.read_csv(..., "
             "header=None) reads a file without names, index_col=0 a file with row "
@@ -392,8 +393,11 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
             f'An item is (image, label), not {short(item)}: keys=("image", "label"), or '
             "keys=(0, 1), says where they are."
         )
-    image, label = keys or (0, 1)
-    return item[image], item[label]
+    place, other = keys or (0, 1)
+    image = item[place]
+    if isinstance(image, np.ndarray | Tensor):  # the data set may write into it again
+        image = np.array(image) if isinstance(image, np.ndarray) else image.clone()
+    return image, item[other]
 
 
 def _differs(value: Any, other: Any) -> bool:
@@ -429,7 +433,10 @@ def _class_names(dataset: Any, keys: tuple | None) -> tuple:
             texts = getattr(features.get(keys[1]), "names", texts)
         changed = not labelled or getattr(inner, "target_transform", None)
         usable = isinstance(texts, list | tuple) and not changed
-        options.add(tuple(map(str, texts)) if usable else ())
+        texts = tuple(map(str, texts)) if usable else ()
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"Classes have different names, unlike {short(texts)}.")
+        options.add(texts)
     if len(options) > 1:
         raise ValueError(
             f"The parts of a data set have different classes, {short(sorted(options))}: "
@@ -481,7 +488,8 @@ def _check_depth(dataset: Any, path: Any, picture: Any) -> bool:
         cut = cut_to_bytes(picture)
         if not _differs(picture, cut):
             return False
-        if _reads_alike(dataset, path, cut) is not True:
+        whole, copy = _read(dataset, path), _read(dataset, cut)
+        if copy is None or not np.array_equal(whole, copy):
             return True
     raise ValueError(
         f"{path} has 16 bits or fractions, of which the loader or the transform keeps 0 "
@@ -493,31 +501,36 @@ def _check_depth(dataset: Any, path: Any, picture: Any) -> bool:
 
 def _check_palette(dataset: Any, path: Any, picture: Any) -> bool:
     """``ValueError`` if a data set takes indices of a palette for grey pixels."""
-    colours = picture.convert("RGBA").convert("RGB")
-    if _reads_alike(dataset, path, colours) is not False:
+    from PIL import Image
+
+    mode = "RGBA" if has_transparency(picture) else "RGB"
+    read = _read(dataset, path)
+    colours = _read(dataset, picture.convert(mode))
+    indices = _read(dataset, Image.fromarray(np.asarray(picture)))
+    if colours is None or indices is None or np.array_equal(read, colours):
+        return True
+    if read.shape == colours.shape and not np.array_equal(read, indices):
         return True
     raise ValueError(
         f"{path} has a palette, of which the transform gets the indices: begin it with "
-        'picture.convert("RGBA").convert("RGB").'
+        f'picture.convert("{mode}").'
     )
 
 
-def _reads_alike(dataset: Any, path: Any, picture: Any) -> bool | None:
-    """Whether a folder of images gives for this picture what it gives for a file; None
-    if its loader does not read the copy."""
+def _read(dataset: Any, picture: Any) -> np.ndarray | None:
+    """What a folder of images gives for a file, or for a copy of a picture; None if its
+    loader or its transform refuses the copy."""
     transform = getattr(dataset, "transform", None)
     with TemporaryDirectory() as folder:
-        copy = Path(folder, "copy.tiff")
-        picture.save(copy)
-        images = []
-        for place in (path, str(copy)):
-            try:
-                image = dataset.loader(place)
-            except Exception:
-                return None
-            image = transform(image) if transform else image
-            images.append(array_of(image).tobytes())
-    return images[0] == images[1]
+        path = picture
+        if hasattr(picture, "save"):
+            path = str(Path(folder, "copy.tiff"))
+            picture.save(path)
+        try:
+            image = dataset.loader(path)
+            return array_of(transform(image) if transform else image)
+        except Exception:
+            return None
 
 
 # ---- shared by the makers

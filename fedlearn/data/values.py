@@ -22,6 +22,7 @@ LAYOUTS = {
 }
 PRECISION = 1e-3  # share of a column's spread by which float32 may move a value
 SCALED = 2.0  # images with larger values are not on the scale from 0 to 1
+DARK = 0.05  # images from 0 to 1 have pixels as dark, on the scale from -1 to 1 few do
 RATIO = 40  # of the largest values of images on two scales, such as 255 and normalised
 DEEP = "I", "F", "I;16", "I;16L", "I;16B", "I;16N"  # PIL's modes with more than 8 bits
 DENSE = (
@@ -241,9 +242,9 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
     images = x.shape[1:3] != (1, 1)
     scaled = images and 0 < min(ends) <= 1 and max(ends) > SCALED
     floats = x.dtype == other.dtype == np.float32
-    if images and floats and len(x) > 1 and 0 < min(ends) < max(ends) / RATIO:
-        scaled = True
-    shifted = images and max(ends) <= SCALED and min(lows) < 0 <= max(lows)
+    if images and floats and 0 < min(ends) <= 256 and RATIO * min(ends) < max(ends):
+        scaled = len(x) > 1
+    shifted = images and max(ends) <= SCALED and min(lows) < 0 <= max(lows) < DARK
     if lows[0] >= 0 and len(x) == 1:  # a single bright image of a scale around 0
         shifted = False
     if scaled or shifted or x.dtype != other.dtype:

@@ -115,13 +115,19 @@ def state_of(net: nn.Module) -> dict[str, Tensor]:
     parameters are left out: both sides have them from the seed, so they never travel.
     """
     tensors: dict[str, Tensor] = {}
-    seen = set()
+    seen: set[Any] = set()
     for name, t in net.state_dict(keep_vars=True).items():
         frozen = isinstance(t, nn.Parameter) and not t.requires_grad
         floats = isinstance(t, Tensor) and t.is_floating_point()
-        if floats and not frozen and id(t) not in seen:
-            seen.add(id(t))
-            tensors[name] = t.detach()
+        if floats and not frozen:
+            place: Any = id(t)
+            if (
+                t.numel() and not t.is_meta
+            ):  # tied parameters may share their values alone
+                place = t.data_ptr(), t.shape, t.stride()
+            if place not in seen:
+                seen.add(place)
+                tensors[name] = t.detach()
     return tensors
 
 
@@ -136,7 +142,9 @@ def digest(net: nn.Module) -> str:
         text += f" {[*frozen]}"
     known = blake2b(text.encode(), digest_size=8)
     for p in frozen.values():
-        known.update(p.detach().cpu().contiguous().view(torch.uint8).numpy())
+        known.update(
+            p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        )
     return known.hexdigest()
 
 

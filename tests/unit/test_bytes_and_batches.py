@@ -198,7 +198,7 @@ def test_a_buffer_that_training_assigns_is_part_of_the_state(tmp_path):
     ],
 )
 def test_a_buffer_that_no_state_holds_must_not_change(how):
-    with pytest.raises(ValueError, match="buffer (mean|count)"):
+    with pytest.raises(ValueError, match="(mean|count) changes"):
         fl.run("fedavg", smoothed(**how), 1)
 
 
@@ -291,6 +291,82 @@ def test_a_single_sample_cannot_be_normalised(how):
     task = make(network, clients=how.pop("clients", 4))
     with pytest.raises(ValueError, match="batch of one"):
         fl.run("fedavg", task, 1, **how)
+
+
+def test_a_remainder_of_one_that_no_layer_can_normalise_is_said():
+    def network(shape, classes):
+        norm = nn.BatchNorm2d(1)
+        return nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), norm, nn.Flatten(), nn.Linear(1, 3)
+        )
+
+    with pytest.raises(ValueError, match="remainder of one"):
+        fl.run("fedavg", make(network, clients=[range(33)]), 1, batch_size=32)
+
+
+class Teacher(Once):
+    """A frozen matrix follows the trained one."""
+
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.follower = nn.Linear(6, 6, bias=False).requires_grad_(False)
+
+    def forward(self, x):
+        self.follower.weight.data.lerp_(self.a.weight.data, 0.5)
+        return super().forward(x)
+
+
+class Late(Once):
+    """A buffer that exists from the first training on."""
+
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.register_buffer("mean", None)
+
+    def forward(self, x):
+        if self.training and self.mean is None:
+            self.mean = x.mean()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("kind", "noun"), [(Teacher, "follower"), (Late, "mean")])
+def test_what_no_state_holds_must_not_change(kind, noun):
+    with pytest.raises(ValueError, match=noun):
+        fl.run("fedavg", make(lambda shape, classes: kind(classes)), 1)
+
+
+def test_a_buffer_assigned_in_evaluation_does_not_part_from_the_state():
+    class Cleaned(Smoothed):
+        def forward(self, x):
+            if not self.training:
+                self.mean = self.mean.nan_to_num()
+            return super().forward(x)
+
+    task = make(lambda shape, classes: Cleaned(classes, assigned=True))
+    history = fl.run("fedavg", task, 3)
+    assert history == fl.run("fedavg", smoothed(), 3)
+    assert torch.equal(history.network().mean, history.state["mean"])
+
+
+def test_weights_tied_by_their_values_travel_once():
+    class Shared(Once):
+        def __init__(self, classes):
+            super().__init__(classes)
+            self.b = nn.Linear(6, 6, bias=False)
+            self.b.weight = nn.Parameter(self.a.weight.data)
+
+    network = Shared(3)
+    assert [*fl.models.state_of(network)] == ["a.weight", "last.weight", "last.bias"]
+
+
+def test_layers_without_a_state_may_be_shared():
+    act = nn.ReLU()
+    trunk = nn.Linear(6, 8).requires_grad_(False)
+
+    def network(shape, classes):
+        return nn.Sequential(nn.Flatten(), trunk, act, nn.Linear(8, classes))
+
+    assert fl.run("fedavg", make(network), 2) == fl.run("fedavg", make(network), 2)
 
 
 def test_networks_that_normalise_by_the_batch_or_have_computed_weights():

@@ -759,6 +759,8 @@ def test_parts_and_users_that_do_not_meet_are_refused():
         refused("parts", fl.data.clients, {first: (X, Y), second: (X, Y)})
     data = {"test ward": (X, Y), "ward 2": (X, Y)}
     assert fl.data.clients(data).user_names == ("test ward", "ward 2")
+    data = {"site1_train": (X, Y), "site2_train": (X, Y)}
+    assert len(fl.data.clients(data).user_names) == 2
     users = np.arange(60) % 4
     test = (X, Y, users.astype(str))
     refused("users", fl.data.arrays, X, Y, users=users, test=test)
@@ -770,3 +772,40 @@ def test_a_first_row_is_no_header(names):
     refused("header", fl.data.table, frame, target="yes")
     frame.columns = ["0", "1", "label"]
     assert fl.data.table(frame, target="label").columns == ("0", "1")
+
+
+def test_a_data_set_may_reuse_its_array():
+    class Reused(Wrapped):
+        def __getitem__(self, i):
+            page[:] = PICTURES[i]
+            return page, i % 3
+
+    page = np.empty_like(PICTURES[0])
+    images = PICTURES.transpose(0, 3, 1, 2)
+    assert rows(whole(fl.data.dataset(Reused(PICTURES)))[0]) == rows(images)
+
+
+def test_two_classes_of_one_name_are_refused():
+    data = Wrapped(items(PICTURES))
+    data.classes = ["crane", "dog", "crane"]
+    refused("different names", fl.data.dataset, data)
+
+
+@pytest.mark.parametrize("steps", [[Resize((4, 4))], []])
+def test_a_palette_that_a_transform_resolves_is_taken(tmp_path, steps):
+    clear = [picture("P", i) for i in range(20)]
+    for i, image in enumerate(clear):
+        image.save(tmp_path / f"{i}.png", transparency=0)
+    pictures = [Image.open(tmp_path / f"{i}.png") for i in range(20)]
+    root = folder(tmp_path / "root", pictures)
+    transform = Compose([*steps, lambda p: np.asarray(p.convert("RGBA"))])
+    data = ImageFolder(root, transform, loader=Image.open)
+    assert fl.data.dataset(data, channels="last").train_x.shape[1] == 4
+
+
+def test_pictures_of_one_scale_may_be_dark_or_bright():
+    x = DRAW.random((60, 8, 8))
+    deep = {"a": (60000 * x, Y), "b": (1200 * x, Y)}
+    bright = {"a": (2 * x - 1, Y), "b": (0.5 + x / 2, Y)}
+    for data in (deep, bright):
+        assert fl.data.clients(data).user_names == ("a", "b")
