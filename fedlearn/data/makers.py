@@ -507,7 +507,9 @@ def _check_palette(dataset: Any, path: Any, picture: Any) -> bool:
     read = _read(dataset, path)
     colours = _read(dataset, picture.convert(mode))
     indices = _read(dataset, Image.fromarray(np.asarray(picture)))
-    if colours is None or indices is None or np.array_equal(read, colours):
+    if read is None or colours is None or indices is None:
+        return True
+    if np.array_equal(read, colours):
         return True
     if read.shape == colours.shape and not np.array_equal(read, indices):
         return True
