@@ -143,6 +143,11 @@ class Trial(Task):
     def loss(self, outputs: Any, y: Tensor) -> Tensor:
         leaves = [t for t in tree_leaves(outputs) if isinstance(t, Tensor)]
         squares = [t.float().square().mean() for t in leaves if t.requires_grad]
+        if not squares:
+            raise ValueError(
+                "The network's outputs are no tensors, in tuples, lists or dictionaries, "
+                "that depend on what is trained."
+            )
         return torch.stack(squares).sum()
 
     def inputs(self, x: Tensor, client: int | None = None) -> Tensor:

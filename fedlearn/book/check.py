@@ -238,8 +238,9 @@ def check(exercise: str, answer: Any) -> Verdict:
 
 def seed() -> int:
     """The seed of the notebook, from which the data of checks and the numbers of
-    exercises are drawn: made of the student's id, 0 where none is given."""
-    name = unicodedata.normalize("NFC", CLASS.student or "").strip()
+    exercises are drawn: made of the student's id in small letters, 0 where none is
+    given."""
+    name = unicodedata.normalize("NFC", CLASS.student or "").strip().casefold()
     if not name:
         return 0
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])

@@ -59,9 +59,15 @@ class Complex(nn.Module):
         self.w = nn.Parameter(torch.ones(8, dtype=torch.complex64))
 
 
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
 @pytest.mark.parametrize(
     "network, shape, noun",
     [
+        (Detached(8, 3), "8", "outputs"),
         (nn.Flatten(), "3x8x8", "parameters"),
         (broken, "3x8x8", "boom"),
         (nn.LazyLinear(3), "8", "lazy"),

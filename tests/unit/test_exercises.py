@@ -226,6 +226,14 @@ def test_a_student_has_numbers_and_an_answer_of_their_own(exercise, student):
     assert fl.book.given(exercise) == book
 
 
+def test_the_letters_of_an_id_may_be_small_or_large(student):
+    seeds = set()
+    for name in ("Ann Spc", " ann spc", "ANN SPC"):
+        student(name)
+        seeds.add(check.seed())
+    assert len(seeds) == 1 and seeds != {0}
+
+
 @pytest.mark.parametrize("exercise", sorted({*EXERCISES} - {*VARIED}))
 def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
     student("ann")
