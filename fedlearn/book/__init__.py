@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "claims": "by_label difference ends holds ledger ledger_counts opening reached",
+    "claims": "by_label ends holds ledger ledger_counts opening reached",
     "check": "course given seed",
     "choosing": "entries rivals standing",
     "explorers": "explore explorer",

@@ -16,7 +16,6 @@ import numpy as np
 
 from .. import link, methods, tasks
 from ..core import run
-from ..history import History
 from ..plot import COLOURS, axes
 from .claims import by_label
 from .drawings import drawing, give_looks, speeds
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 # ---- cards ---------------------------------------------------------------------------
 
-PARTS = ("server", "downlink", "uplink", "model", "objective", "optimizer")
+PARTS = "server downlink uplink model objective optimizer".split()
 WIDEST = 17.6  # px: an arrow that carries a dense message
 
 
@@ -75,8 +74,8 @@ def card_picture(
         f"a dense message has {kilobytes(sizes['dense'])}."
     )
     picture = Path(__file__).with_name("card.svg").read_text(encoding="utf-8")
-    label = html.escape(alt)
-    return f'<div role="img" aria-label="{label}">{picture.format(**values)}</div>'
+    attributes = f'role="img" aria-label="{html.escape(alt)}"'
+    return f"<div {attributes}>{picture.format(**values)}</div>"
 
 
 def cards() -> Shown:
@@ -99,19 +98,15 @@ def cards() -> Shown:
 # ---- accuracy against time -----------------------------------------------------------
 
 
-def runs_of(comparison: dict[str, Any]) -> dict[str, list[History]]:
-    """The stored runs of a comparison by their line; a run for each seed."""
-    runs = by_label(comparison["results"], partition=comparison["partition"])
-    return {line: runs[label] for label, line in comparison["lines"].items()}
-
-
 def rows(comparison: dict[str, Any]) -> "pandas.DataFrame":
     """A row a line and test: the accuracy, and what one client has sent, received and
     computed so far; means of the seeds."""
     import pandas
 
+    runs = by_label(comparison["results"], partition=comparison["partition"])
     frames = []
-    for line, histories in runs_of(comparison).items():
+    for label, line in comparison["lines"].items():
+        histories = runs[label]
         sums = [pandas.DataFrame(link.shares(h)).cumsum() for h in histories]
         frame = sum(sums[1:], sums[0]) / len(sums)
         frame["accuracy"] = np.mean([h.accuracy for h in histories], axis=0)
