@@ -264,6 +264,8 @@ def labels_of(y: Any) -> np.ndarray:
         y = array_of(y)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
+        if y.dtype.kind in "mM":
+            raise ValueError(f"{LABELS}, not {y.dtype}.")
         if y.ndim == 0:
             raise ValueError(f"{LABELS}, not {short(y.item())}.")
         if y.ndim != 1:

@@ -157,7 +157,10 @@ def test_transparency_is_said(tmp_path):
     for image in clear:
         image.info["transparency"] = 0
     refused("RGBA", fl.data.dataset, items(clear))
-    refused("RGBA", fl.data.dataset, items([p.convert("RGB") for p in clear]))
+    colours = [p.convert("RGB") for p in clear]
+    for image in colours:
+        image.info["transparency"] = (0, 0, 0)
+    refused("RGBA", fl.data.dataset, items(colours))
     opaque = [p.convert("RGBA").convert("RGB") for p in clear]
     assert fl.data.dataset(items(opaque)).train_x.shape[1:] == (3, 8, 8)
 
@@ -270,6 +273,7 @@ def test_labels_keep_their_names(y):
         ([[1], [2, 3]] * 30, "list"),
         ([None, *NAMES[1:]], r"positions \[0\]"),
         (pandas.date_range("2026", periods=60), "texts"),
+        (np.arange(60).astype("datetime64[ns]"), "texts"),
         (Y[:50], "50 labels"),
     ],
 )
@@ -669,7 +673,10 @@ def test_to_tensor_does_not_turn_pictures_of_16_bits_around(tmp_path):
     x = np.full((20, 8, 8), 60000, np.uint16)
     root = folder(tmp_path, map(Image.fromarray, x))
     photos = ImageFolder(root, ToTensor(), loader=Image.open)
-    refused("ToTensor", fl.data.dataset, photos)
+    if Image.open(photos.samples[0][0]).mode == "I":  # of Pillow before 11
+        assert fl.data.dataset(photos).train_x.min() == 60000
+    else:
+        refused("ToTensor", fl.data.dataset, photos)
 
 
 def test_images_around_0_and_from_0_on_are_two_scales():
