@@ -5,6 +5,9 @@
   which fl_launch takes from `repository: url`.
 * 404.html, which GitHub Pages shows for whatever is missing.
 * A script of the package that notebooks carry in their text is one file of the site.
+* "Next" leads from a lesson to the next lesson, past its audit, which the table of
+  contents and the lesson's last lines name. A check of an exercise says nothing where
+  nobody can answer.
 """
 
 import hashlib
@@ -15,6 +18,10 @@ LONG = 50_000  # characters of a script that is worth a file
 SCRIPT = re.compile(r"<script>((?:(?!</script>).)*)</script>", re.DOTALL)
 PREVIEW = "_static/preview.png"
 CARD = '<meta name="twitter:card" content="summary_large_image" />'
+UNANSWERED = re.compile(
+    r'<div class="cell_output[^>]*>\s*<div class="output[^>]*>\s*<div[^>]*><pre>'
+    r"<span></span>[\w-]+: no answer yet[^<]*</pre>\s*</div>\s*</div>\s*</div>"
+)
 MISSING = """<h1>This page is not here</h1>
 <p>It has moved, or never was. <a href="index.html">The first page</a>,
 <a href="start/map.html">the map of the methods</a> and
@@ -41,6 +48,23 @@ def measure_links(app, page, template, context, doctree):
     """A table links to the file beside its notebook; on the site that file is HTML."""
     if body := context.get("body"):
         context["body"] = body.replace('how_we_measure.md">', 'how_we_measure.html">')
+
+
+def past_the_audit(app, page, template, context, doctree):
+    """From a lesson to the next lesson; from there, back to the lesson before."""
+    relations = app.builder.relations
+    for way, step in (("next", 2), ("prev", 1)):
+        other = (relations.get(page) or [""] * 3)[step] or ""
+        beyond = other.endswith("_audit") and relations[other][step]
+        if beyond:
+            title = app.builder.render_partial(app.env.titles[beyond])["title"]
+            link = app.builder.get_relative_uri(page, beyond)
+            context[way] = {"link": link, "title": title}
+
+
+def quiet_checks(app, page, template, context, doctree):
+    if "body" in context:
+        context["body"] = UNANSWERED.sub("", context["body"])
 
 
 def long_scripts(app, page, template, context, doctree):
@@ -90,6 +114,8 @@ def setup(app):
     app.connect("config-inited", configure, priority=900)  # after fl_launch
     app.connect("html-page-context", missing_base)
     app.connect("html-page-context", measure_links)
+    app.connect("html-page-context", past_the_audit)
+    app.connect("html-page-context", quiet_checks)
     app.connect("html-page-context", long_scripts)
     app.connect("html-collect-pages", missing)
     app.connect("build-finished", finish)

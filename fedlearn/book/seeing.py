@@ -536,9 +536,9 @@ def real_masks(number: str) -> "Shown":
     return figure(
         number,
         picture,
-        caption="""Three photographs of VOC that nobody trained on, drawn as their
-        masks, with the names of the classes that fill two hundredths of a picture.
-        Grey: borders, which do not count. Stored runs with seed 0, after twelve
+        caption="""Masks of three photographs of VOC that nobody trained on, with the
+        names of the classes that fill two hundredths of a picture. Grey: borders and
+        padding, which do not count. Stored runs with seed 0, after twelve
         rounds.""",
         alt="""Rows of coloured shapes. On the left what people drew; beside it the same
         shapes as the methods see them, with blocky outlines. All find the sheep; the
