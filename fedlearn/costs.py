@@ -170,7 +170,7 @@ def trial(network: Any, input: Any, seed: int) -> Trial:
         network = find(network, models.NETWORKS, "network")
     if not isinstance(network, nn.Module):
         try:
-            with rng.scope(seed, "initial weights"):
+            with rng.wide_scope(seed, "initial weights"):
                 network = call(network, tuple(x.shape[1:]))
         except Exception as error:
             raise ValueError(

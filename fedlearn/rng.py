@@ -40,9 +40,8 @@ def numpy_generator(seed: int, *names: object) -> np.random.Generator:
 def scope(
     seed: int, *names: object, device: str | torch.device = "cpu"
 ) -> Iterator[None]:
-    """Seed the global generators of torch (CPU and device), numpy and Python inside the block and
-    put them back afterwards; only for code that accepts no generator: weight initialisation and
-    dropout.
+    """Seed torch's global generators of the CPU and the device inside the block and put them back
+    afterwards; only for code that accepts no generator: weight initialisation and dropout.
 
     >>> with scope(0, "initial weights"):
     ...     layer = torch.nn.Linear(2, 1)
@@ -55,17 +54,27 @@ def scope(
     elif device.type == "mps":
         generators.append(torch.mps._get_default_mps_generator())
     before = [g.get_state() for g in generators]
-    of_python = random.getstate()
-    of_numpy = np.random.get_state()  # noqa: NPY002 a user's code may draw from it
-    number = derive(seed, *names)
     try:
         for g in generators:
-            g.manual_seed(number)
+            g.manual_seed(derive(seed, *names))
+        yield
+    finally:
+        for g, state in zip(generators, before, strict=True):
+            g.set_state(state)
+
+
+@contextmanager
+def wide_scope(seed: int, *names: object) -> Iterator[None]:
+    """``scope``, and the global generators of numpy and Python, too: for a user's code that builds
+    a network. It takes five times as long, so training has ``scope``."""
+    of_python = random.getstate()
+    of_numpy = np.random.get_state()  # noqa: NPY002 a builder may draw from it
+    number = derive(seed, *names)
+    try:
         np.random.seed(number % 2**32)  # noqa: NPY002
         random.seed(number)
-        yield
+        with scope(seed, *names):
+            yield
     finally:
         np.random.set_state(of_numpy)  # noqa: NPY002
         random.setstate(of_python)
-        for g, state in zip(generators, before, strict=True):
-            g.set_state(state)

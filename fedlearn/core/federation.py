@@ -65,18 +65,17 @@ class Side:
             name: t.clone(memory_format=torch.contiguous_format)
             for name, t in self.tensors.items()
         }
-        # buffers that are no part of the state, such as counts of batches and those
-        # with persistent=False
-        # frozen parameters, too
+        # frozen parameters, and buffers that are no part of the state, such as counts
+        # of batches and those with persistent=False
         self.unsent = {
             name: t.detach()
             for name, t in (*self.net.named_parameters(), *self.net.named_buffers())
             if name not in self.tensors and not t.requires_grad
         }
         self.places = [
-            (module, name, buffer)
-            for module in self.net.modules()
-            for name, buffer in module._buffers.items()
+            (f"{prefix}.{key}".lstrip("."), module._buffers, key, buffer)
+            for prefix, module in self.net.named_modules()
+            for key, buffer in module._buffers.items()
         ]
         self._drawn: dict[int, tuple[int, ...]] = {}
 
@@ -101,8 +100,8 @@ class Side:
 
     def hold(self, t: int, weights: Tensors) -> torch.nn.Module:
         """This side's network with these weights, as it is in round ``t``."""
-        for module, name, buffer in self.places:
-            module._buffers[name] = buffer  # a network may have assigned another
+        for _, buffers, key, buffer in self.places:
+            buffers[key] = buffer  # a network may have assigned another
         local.load(self.tensors, weights)
         self.method.model.refresh(self.net, self.task, t)
         return self.net
@@ -265,20 +264,19 @@ class Client(Side):
     def keep_buffers(self) -> None:
         """Values that training assigned, as by ``self.mean = ...``, into the tensors of
         the state."""
-        sent = {id(t) for t in self.tensors.values()}
-        for module, name, buffer in self.places:
-            value = module._buffers[name]
+        for name, buffers, key, buffer in self.places:
+            value = buffers[key]
             if value is buffer:
                 continue
             if buffer is None or value is None or value.shape != buffer.shape:
-                if buffer is None or id(buffer) in sent:
+                if buffer is None or name in self.tensors:
                     raise ValueError(
                         f"The network's buffer {name} changes its shape in training: a "
                         "state has tensors of one shape."
                     )
             else:
                 buffer.copy_(value)
-            module._buffers[name] = buffer
+            buffers[key] = buffer
 
     def reset_buffer(self, name: str, value: torch.Tensor) -> None:
         """A buffer outside the state, for the next client; a count of batches may have

@@ -71,7 +71,7 @@ def trainable(net: nn.Module) -> list[torch.Tensor]:
 
 def new_network(model: "Model", task: Any) -> nn.Module:
     """The network of a model part, with the weights that the task's seed gives it."""
-    with rng.scope(task.seed, "initial weights"):
+    with rng.wide_scope(task.seed, "initial weights"):
         net = model.build(task).to(task.device)
     net.train()  # a network may freeze parameters here
     pieces = [*trainable(net), *filter(_has_state, net.modules())]

@@ -142,9 +142,7 @@ def digest(net: nn.Module) -> str:
         text += f" {[*frozen]}"
     known = blake2b(text.encode(), digest_size=8)
     for p in frozen.values():
-        known.update(
-            p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        )
+        known.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())
     return known.hexdigest()
 
 

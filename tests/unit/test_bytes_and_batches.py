@@ -329,7 +329,22 @@ class Late(Once):
         return super().forward(x)
 
 
-@pytest.mark.parametrize(("kind", "noun"), [(Teacher, "follower"), (Late, "mean")])
+class Growing(Late):
+    """A buffer of the state that grows with each batch."""
+
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.register_buffer("mean", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = torch.cat([self.mean, self.mean])
+        return Once.forward(self, x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "noun"), [(Teacher, "follower"), (Late, "mean"), (Growing, "mean")]
+)
 def test_what_no_state_holds_must_not_change(kind, noun):
     with pytest.raises(ValueError, match=noun):
         fl.run("fedavg", make(lambda shape, classes: kind(classes)), 1)
