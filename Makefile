@@ -74,7 +74,9 @@ test-browser: $(if $(SLOW),$(BOOK:book=pdf),$(BOOK)) # the built site and live w
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) $(PYTEST) tests/browser
 test-install: env # wheel and sdist in empty environments; lessons beside what Colab holds
 	@$(PY) -m pytest tests/install
-gpu: # what only a GPU can show, into OUT=gpu-results, in MINUTES=20; PYTHON needs torch, numpy and safetensors, no environment is made
-	@$(PYTHON) tests/gpu/run.py --out "$(or $(OUT),gpu-results)" --minutes $(or $(MINUTES),20) $(if $(STEPS),--steps $(STEPS))
+gpu: export CUDA_VISIBLE_DEVICES ?= 0
+gpu: # what only a GPU can show, and Table A.1 on it into OUT=speed_cuda.json, in MINUTES=20; PYTHON needs torch, numpy, safetensors, pytest
+	@$(PYTHON) -m pytest -q -rsf -c /dev/null --rootdir . -p no:cacheprovider tests/gpu
+	@$(PYTHON) tests/benchmarks/speed.py table growth --device cuda --minutes $(or $(MINUTES),20) --out "$(or $(OUT),speed_cuda.json)"
 clean: # remove the build (not the environment)
 	rm -rf _build build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

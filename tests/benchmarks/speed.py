@@ -134,61 +134,58 @@ def interleaved(contenders, repeats):
     return {name: median(s) for name, s in seconds.items()}
 
 
-def trouble(error):
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-
-
 def row_of(args, label, network, shape, samples, clients, partition):
-    """One row of the table. One contender's trouble does not hide the others' numbers."""
+    """One row of the table. Where memory does not suffice, the row has the reason."""
     task = random_task(network, shape, clients, samples, args.device, partition)
     makers = {"bare loop": partial(bare, task)}
-    makers |= {e: partial(packaged, task, e) for e in ("sequential", "stacked", "auto")}
-    if args.forms:
+    for engine in ("sequential", "stacked", "auto"):
+        makers[engine] = partial(packaged, task, engine)
+    if args.device.startswith("cuda"):
         makers["bare loop, channels last"] = partial(bare, task, torch.channels_last)
         makers["bare loop, bf16"] = partial(bare, task, precision="bf16")
         for engine in ("sequential", "stacked"):
             makers[f"{engine}, bf16"] = partial(packaged, task, engine, "bf16")
-    ready, seconds = {}, dict.fromkeys(makers)
+    ready = {}
+    seconds = dict.fromkeys(makers)
     for name, make in makers.items():
         try:
             play = make()
             play()  # warms up, and shows whether there is memory enough
             ready[name] = play
         except (RuntimeError, ValueError) as error:
-            seconds[name] = trouble(error)
+            seconds[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     seconds |= interleaved(ready, args.repeats)
-    auto = ready.get("auto")
     row = {"network": label, "clients": clients, "samples": samples, "seconds": seconds}
-    row |= {"date": date.today().isoformat(), "chosen": auto and auto.chosen["name"]}
-    row |= {"threads": auto and auto.threads}
+    row["date"] = date.today().isoformat()
+    if auto := ready.get("auto"):
+        row |= {"chosen": auto.chosen["name"], "threads": auto.threads}
     print(row, flush=True)
     return row
 
 
+def cases(device):
+    """The arguments of ``row_of`` for each row of the table."""
+    for networks in (NETWORKS, ON_GPU) if device.startswith("cuda") else (NETWORKS,):
+        for label, (network, shape, counts, *partition) in networks.items():
+            for clients, samples in counts.items():
+                yield label, network, shape, samples, clients, *(partition or [None])
+
+
 def table(args, old):
-    """Rows that are measured now, those of ``old`` otherwise, and empty ones for what is left."""
+    """The table after each row that is measured; other rows are those of ``old``."""
     rows = {(row["network"], row["clients"]): row for row in old.get("rows", [])}
-    began = time.monotonic()
-    planned = [
-        (n, label, network, shape, m, *(partition or [None]))
-        for networks in (
-            (NETWORKS, ON_GPU) if args.device.startswith("cuda") else (NETWORKS,)
-        )
-        for label, (network, shape, counts, *partition) in networks.items()
-        for n, m in counts.items()
-    ]
-    for clients, label, *case, partition in sorted(planned, key=lambda row: row[0]):
-        row = rows.setdefault(
-            (label, clients), dict(network=label, clients=clients, seconds={})
-        )
-        wanted = args.only.lower() in label.lower() and clients <= args.most
-        if wanted and time.monotonic() - began > 60 * args.minutes:
+    labels = list(NETWORKS)
+    end = time.monotonic() + 60 * args.minutes
+    for case in cases(args.device):
+        label, *_, clients, _ = case
+        if args.only.lower() not in label.lower():
+            continue
+        if time.monotonic() > end:
             print(f"{label}, {clients} clients: no time left")
-        elif wanted and not (args.missing and row["seconds"]):
-            rows[label, clients] = row_of(args, label, *case, clients, partition)
-        order = [*NETWORKS, *dict.fromkeys(name for name, _ in rows)]
-        kept = sorted(rows, key=lambda key: (order.index(key[0]), key[1]))
-        yield {"rows": [rows[key] for key in kept]}
+            continue
+        rows[label, clients] = row_of(args, *case)
+        order = sorted(rows, key=lambda key: (labels.index(key[0]), key[1]))
+        yield {"rows": [rows[key] for key in order]}
 
 
 # ---- a whole job in a fresh process --------------------------------------------------------------
@@ -361,15 +358,7 @@ def main():
     add("--quick", action="store_true", help="two repeats")
     add("--device", default="cpu")
     add("--only", default="", metavar="TEXT", help="rows of the table with it")
-    add("--most", type=int, default=10**9, metavar="N", help="rows up to N clients")
-    add("--missing", action="store_true", help="only what FILE does not have")
-    add("--forms", action="store_true", help="what only a GPU's table has")
-    add(
-        "--minutes",
-        type=float,
-        default=math.inf,
-        help="begin no row of the table after them",
-    )
+    add("--minutes", type=float, default=math.inf, help="for rows of the table")
     add("--out", metavar="FILE", type=Path, help="write the results as JSON")
     add("--run-job", action="store_true", help=argparse.SUPPRESS)
     add("--held", nargs=2, help=argparse.SUPPRESS)
@@ -379,22 +368,24 @@ def main():
         return run_job()
     if args.held:
         return print(json.dumps(held(args.held[0], int(args.held[1]))))
-    cuda = args.device.startswith("cuda")
-    args.forms |= cuda
     result = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
-    device = torch.cuda.get_device_name(args.device) if cuda else "CPU"
-    parts_asked = args.parts or (("table", "growth") if cuda else parts)
-    settings = {"date": date.today().isoformat(), "torch": torch.__version__}
-    settings |= {"batch": BATCH, "repeats": args.repeats, "threads": 1}
-    settings |= {"cores": os.cpu_count(), "device": device}
-    if "table" in parts_asked or "settings" not in result:  # they are said of the table
+    cuda = args.device.startswith("cuda")
+    settings = {
+        "date": date.today().isoformat(),
+        "torch": torch.__version__,
+        "batch": BATCH,
+        "repeats": args.repeats,
+        "threads": 1,
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name(args.device) if cuda else "CPU",
+    }
+    chosen = args.parts or (("table", "growth") if cuda else parts)
+    if "table" in chosen or "settings" not in result:  # the table's settings
         result["settings"] = settings
     with local.threads(1):
-        for name in parts_asked:
-            if args.missing and name != "table" and name in result:
-                continue
+        for name in chosen:
             print(f"---- {name}", flush=True)
-            # the table row by row, so that what was measured is there whatever comes
+            # the table row by row, so that an interrupted one is stored
             old = result.get(name, {})
             for part in table(args, old) if name == "table" else [parts[name](args)]:
                 result[name] = part

@@ -1,7 +1,11 @@
 """What a GPU must do like a CPU. ``make gpu`` runs it on the device; FEDLEARN_TEST_DEVICE=cpu shows
 that the tests themselves run."""
 
+import json
 import os
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,6 +18,8 @@ from fedlearn.tasks import find_device
 if "FEDLEARN_TEST_DEVICE" not in os.environ and not torch.cuda.is_available():
     pytest.skip("no CUDA GPU here (make gpu)", allow_module_level=True)
 DEVICE = os.environ.get("FEDLEARN_TEST_DEVICE", "cuda")
+BOOK = Path(__file__).resolve().parents[2] / "book"
+CHAPTERS = [p for p in sorted(BOOK.rglob("*.ipynb")) if ".ipynb_" not in str(p)]
 
 METHODS = sorted(fl.methods.METHODS)
 STACKING = [name for name in METHODS if fl.methods.get(name).client_class.stacks]
@@ -75,3 +81,16 @@ def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(
     near = 1e-3 if precision == "float32" else 0.15
     assert again.final["loss"] == pytest.approx(exact.final["loss"], rel=near)
     assert all(t.dtype == torch.float32 for t in again.state.values())
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_runs(path, monkeypatch):
+    pytest.importorskip("IPython", reason="chapters need the book's packages")
+    module = ModuleType("chapter")
+    monkeypatch.setitem(sys.modules, "chapter", module)  # dataclasses look it up
+    monkeypatch.chdir(path.parent)
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), vars(module))
+        if "parameters" in cell["metadata"].get("tags", []):
+            vars(module).update(scale="quick", device=DEVICE)
