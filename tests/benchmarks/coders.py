@@ -208,46 +208,34 @@ def errors(task, settings, draws=5):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--quick", action="store_true", help="a small network, two repeats"
-    )
-    parser.add_argument(
-        "--updates", action="store_true", help="errors on real updates instead"
-    )
-    parser.add_argument(
-        "--out", metavar="FILE", type=Path, help="write the results as JSON"
-    )
+    add = parser.add_argument
+    add("--repeats", type=int, default=7)
+    add("--quick", action="store_true", help="a small network, two repeats")
+    add("--updates", action="store_true", help="errors on real updates instead")
+    add("--out", metavar="FILE", type=Path, help="write the results as JSON")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    about = {"date": date.today().isoformat(), "machine": platform.machine()}
-    about["versions"] = {
-        name: version(name) for name in ("torch", "numpy", "constriction")
+    settings = {
+        "date": date.today().isoformat(),
+        "machine": platform.machine(),
+        "versions": {n: version(n) for n in ("torch", "numpy", "constriction")},
     }
     if args.updates:
-        how = {
-            "clients": 10,
-            "partition": "dirichlet:0.5",
-            "network": "digits_cnn",
-            "seed": 0,
-        }
-        task = fl.tasks.classification("digits", **how)
-        settings = fl.Settings(batch_size=16)
-        about |= how | {"dataset": "digits", "batch_size": 16, "lr": 0.1}
-        about["command"] = "python tests/benchmarks/coders.py --updates"
-        result = {"errors": errors(task, settings)}
+        federation = {"clients": 10, "partition": "dirichlet:0.5", "seed": 0}
+        federation["network"] = "digits_cnn"
+        task = fl.tasks.classification("digits", **federation)
+        settings |= federation | {"dataset": "digits", "batch_size": 16, "lr": 0.1}
+        settings["command"] = "python tests/benchmarks/coders.py --updates"
+        result = {"errors": errors(task, fl.Settings(batch_size=16))}
     else:
         repeats = 2 if args.quick else args.repeats
-        net = fl.models.digits_cnn() if args.quick else fl.models.resnet18()
-        entries, rows = measure(net, repeats)
-        about |= {
-            "network": "digits_cnn" if args.quick else "resnet18",
-            "entries": entries,
-        }
-        about |= {"repeats": repeats, "threads": 1, "cores": os.cpu_count()}
+        network = "digits_cnn" if args.quick else "resnet18"
+        entries, rows = measure(fl.models.NETWORKS[network](), repeats)
+        settings |= {"network": network, "entries": entries, "repeats": repeats}
+        settings |= {"threads": 1, "cores": os.cpu_count()}
         result = {"rows": rows}
     if args.out:
-        write_text(args.out, to_json({"settings": about, **result}, indent=1) + "\n")
+        write_text(args.out, to_json({"settings": settings, **result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

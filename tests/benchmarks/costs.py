@@ -129,30 +129,22 @@ ATTACKS = {  # label -> lie, factor
 
 def liars(quick):
     """{lie: {server: a row for each number of liars}}, each with a list over seeds 0, 1, ...;
-    clients 0, 1, ... are the liars. Without liars a run is the same under every lie, and is done
-    once."""
-    rows, counts, seeds = {}, range(2 if quick else 5), range(1 if quick else 5)
-    cases = [
-        (server, lie, n, s)
-        for server in SERVERS
-        for lie in ATTACKS
-        for n in counts
-        for s in seeds
-    ]
+    clients 0, 1, ... are the liars."""
+    counts = range(2 if quick else 5)
+    seeds = range(1 if quick else 5)
+    rows = {}
     with ProcessPoolExecutor(1 if quick else 2, get_context("spawn")) as pool:
-        runs = {
-            (server, lie if n else "", n, s): pool.submit(
-                liars_run, server, lie, n, s, quick
-            )
-            for server, lie, n, s in cases
-            if n or lie == "flip"
-        }
-        for server, lie, n, s in cases:
-            row = rows.setdefault(lie, {}).setdefault(server, [])
-            row += [{"liars": n}] if s == 0 else []
-            for column, value in runs[server, lie if n else "", n, s].result().items():
-                row[-1].setdefault(column, []).append(value)
-    return rows
+        cases = [*product(SERVERS, ATTACKS, counts, seeds)]
+        runs = [pool.submit(liars_run, *case, quick) for case in cases]
+        for (server, lie, count, _), run in zip(cases, runs, strict=True):
+            servers = rows.setdefault(lie, {}).setdefault(server, {})
+            row = servers.setdefault(count, {"liars": count})
+            for column, value in run.result().items():
+                row.setdefault(column, []).append(value)
+    return {
+        lie: {server: [*columns.values()] for server, columns in servers.items()}
+        for lie, servers in rows.items()
+    }
 
 
 def liars_run(server, lie, count, seed, quick):
@@ -190,33 +182,19 @@ def bits(quick):
     rows = []
     names = ("fedavg", "rpn", "dgc", "stc")
     for network, name, seed in product(
-        ("digits_cnn", "digits_repvgg"), names, range(3)
+        ("digits_cnn", "digits_repvgg"), names, range(1 if quick else 3)
     ):
-        stated = {
-            "method": name,
-            "network": network,
-            "seed": seed,
-            "train": 600,
-            "rounds": 3,
-        }
-        e = fl.Experiment(**stated, clients=10, partition="dirichlet:0.5")
-        how = {"threads": 1, "engine": "sequential", "progress": False}
+        case = {"network": network, "method": name, "seed": seed}
+        e = fl.Experiment(
+            **case, train=600, rounds=3, clients=10, partition="dirichlet:0.5"
+        )
+        options = {"threads": 1, "engine": "sequential", "progress": False}
         run = partial(fl.run, e.make_method(), e.make_task(), e.rounds)
-        plain = run(**how).state
+        plain = run(**options).state
         for way, changed in WAYS.items():
-            other = run(**how | changed).state
+            other = run(**options | changed).state
             gap = max(float((other[n] - w).abs().max()) for n, w in plain.items())
-            rows.append(
-                {
-                    "network": network,
-                    "method": name,
-                    "seed": seed,
-                    "way": way,
-                    "gap": gap,
-                }
-            )
-        if quick:
-            break
+            rows.append(case | {"way": way, "gap": gap})
     return rows
 
 
@@ -224,30 +202,32 @@ def repeats(quick):
     """Stored runs on digits of other processors, made here: their late accuracies, and by how much
     a single test differs."""
     here = recipes.hardware("cpu")
-    every = {r.key: r for r in recipes.runs() if r.experiment.task == "classification"}
-    lines = recipes.stored(every.values())
-    others = [
-        (run, lines[key])
-        for key, run in sorted(every.items())
-        if key in lines and lines[key]["meta"]["provenance"]["hardware"] != here
-    ]
+    digits = [r for r in recipes.runs() if r.experiment.task == "classification"]
+    lines = recipes.stored(digits)
+    foreign = {}
+    for run in digits:
+        line = lines.get(run.key)
+        if line and line["meta"]["provenance"]["hardware"] != here:
+            foreign[run.key] = run, line
+    ordered = [foreign[key] for key in sorted(foreign)]
     rows = []
-    for run, line in others[:: len(others) // REPEATS][: 1 if quick else REPEATS]:
+    for run, line in ordered[:: len(ordered) // REPEATS][: 1 if quick else REPEATS]:
         with TemporaryDirectory() as folder:
-            made = recipes.train(run, Path(folder) / "a.checkpoint", False)
-        new = fl.History.from_dict(made)
+            trained = recipes.train(run, Path(folder) / "a.checkpoint", False)
+        new = fl.History.from_dict(trained)
         old = fl.History.from_dict(line)
         pairs = zip(old.evaluated, new.evaluated, strict=True)
-        single = max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs)
-        late = {
-            "stored": old.late_accuracy(),
-            "here": new.late_accuracy(),
-            "single": single,
-        }
-        hardware = line["meta"]["provenance"]["hardware"]
         e = run.experiment
-        name = f"{run.label} {e.dataset} {e.partition} {e.seed}"
-        rows.append({"run": name, "file": run.folder, "hardware": hardware} | late)
+        rows.append(
+            {
+                "run": f"{run.label} {e.dataset} {e.partition} {e.seed}",
+                "file": run.folder,
+                "hardware": line["meta"]["provenance"]["hardware"],
+                "stored": old.late_accuracy(),
+                "here": new.late_accuracy(),
+                "single": max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs),
+            }
+        )
     return rows
 
 
@@ -266,11 +246,12 @@ def main(argv=None):
     settings = {"threads": 1, "cores": os.cpu_count(), "machine": platform.machine()}
     settings |= {"date": origin["date"], "torch": torch.__version__}
     if args.part == "liars":
-        servers = {name: repr(server) for name, server in SERVERS.items()}
-        about = {"factors": {lie: factor for lie, (_, factor) in ATTACKS.items()}}
-        settings |= (
-            FEDERATION | {"rounds": ROUNDS, "epochs": 2, "servers": servers} | about
-        )
+        settings |= FEDERATION | {
+            "rounds": ROUNDS,
+            "epochs": 2,
+            "servers": {name: repr(server) for name, server in SERVERS.items()},
+            "factors": {lie: factor for lie, (_, factor) in ATTACKS.items()},
+        }
     result = {
         "provenance": origin,
         "settings": settings,

@@ -82,6 +82,7 @@ def test_is_committed_without_outputs_and_with_the_plain_kernel(name):
         and "widgets" not in notebook.metadata
     )
     assert notebook.metadata.kernelspec.name == "python3"
+    assert "seed" in other.parameters(BOOK / name), "nbval sets it"
     ids = [cell.get("id") for cell in notebook.cells]
     assert all(ids) and len(set(ids)) == len(ids)
     for cell in code(notebook):
@@ -95,26 +96,6 @@ def test_is_committed_without_outputs_and_with_the_plain_kernel(name):
         ), cell.source
     for cell in visible(notebook) if name not in START else ():
         assert "plt." not in cell.source and "pd." not in cell.source, cell.source
-
-
-@EVERY
-def test_other_parameters_come_behind_its_own(name, tmp_path):
-    path = BOOK / name
-    assert {"seed"} | ({"scale"} if name not in START else set()) <= set(
-        other.parameters(path)
-    )
-    cells = nbformat.read(other.copy(path, tmp_path), 4).cells
-    [at] = [
-        i
-        for i, c in enumerate(cells)
-        if "injected-parameters" in c.metadata.get("tags", [])
-    ]
-    assert "parameters" in cells[at - 1].metadata.tags
-    own, injected = {}, {}
-    exec(cells[at - 1].source, own)
-    exec(cells[at].source, injected)
-    for parameter, value in other.parameters(path).items():
-        assert parameter in own and injected[parameter] == value
 
 
 @EVERY

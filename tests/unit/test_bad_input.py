@@ -245,3 +245,5 @@ def test_a_call_is_refused_in_one_sentence(name, nothing_trains):
 def test_an_option_of_a_method_is_not_one_of_a_run():
     with pytest.raises(TypeError, match=r"fedavg\(lr=...\)"):
         fl.run("fedavg", TASK, lr=0.1)
+    with pytest.raises(TypeError, match="'epochs'"):
+        fl.run("fedavg", TASK, epoch=2)

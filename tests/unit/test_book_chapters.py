@@ -89,22 +89,12 @@ def test_pages_compute_with_the_formula_of_the_package(slower):
 
 VERDICTS = [
     (5 * [1.0] + [2.0], "ahead", "holds"),
-    (
-        5 * [0.1] + [5.0],
-        "ahead",
-        "cannot be told",
-    ),  # in front with each seed, but wildly
-    (3 * [0.5, -0.5], "level", "holds"),
+    (5 * [0.1] + [5.0], "ahead", "cannot be told"),
     (3 * [2.0, -2.0], "level", "cannot be told"),
     (5 * [1.0] + [2.0], "level", "does not hold"),
     (5 * [-2.0] + [-2.5], "no lower", "does not hold"),
-    (5 * [-0.2] + [-0.5], "no lower", "holds"),
     ([50.0, 1.0, -1.0, 9.0], "ahead", "in 3 of 4 seeds"),
-    (
-        [100 * 0.0045 - 100 * 0.0145, 0.5],
-        "level",
-        "in 2 of 2 seeds",
-    ),  # 20 of 2,000 are a point
+    ([0.45 - 1.45, 0.5], "level", "in 2 of 2 seeds"),  # 20 of 2,000 are a point
 ]
 
 

@@ -8,27 +8,6 @@ from fedlearn.book import choosing
 RUN = choosing.RUN
 
 
-def test_what_the_lesson_says_of_the_stored_contest():
-    every = choosing.standing().set_index("method")
-    counts = {
-        head: its.str.split(" : ", expand=True).astype(int)
-        for head, its in every.items()
-    }
-    rounds, sent = counts["equal rounds"], counts["equal bytes"]
-    assert (
-        rounds.sum().tolist() == [9, 59] and rounds[0].max() == 2 and len(every) == 26
-    )
-    firm = sent[(sent[0] >= 4) & (sent[1] == 0)][0]
-    assert {*firm.index[firm == 5]} == {"FedGKT", "QSGD", "FedCOM", "FedCOMGATE"}
-    assert {*firm.index[firm == 4]} == {"signSGD", "STC", "SmartIdx"}
-    assert (
-        every["equal bytes"]["RPN"] == "1 : 4"
-        and every["equal rounds"]["QSGD"] == "0 : 0"
-    )
-    time = choosing.scores(choosing.TIME).loc["one main class", 10].mean()
-    assert (time > time["FedAvg"]).sum() + 1 == 11
-
-
 def test_a_budget_buys_what_fits_into_it():
     methods = ["FedAvg", "dear", "free"]
     frame = pandas.DataFrame({"method": methods, "least": [0.1, 2.0, 0.0]})

@@ -53,25 +53,12 @@ def broken() -> nn.Module:
     raise RuntimeError("boom")
 
 
-class Complex(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(8, dtype=torch.complex64))
-
-
-class Detached(nn.Linear):
-    def forward(self, x):
-        return super().forward(x).detach()
-
-
 @pytest.mark.parametrize(
     "network, shape, noun",
     [
-        (Detached(8, 3), "8", "outputs"),
         (nn.Flatten(), "3x8x8", "parameters"),
         (broken, "3x8x8", "boom"),
         (nn.LazyLinear(3), "8", "lazy"),
-        (Complex, "8", "complex"),
         (plain, "3x9x9", "shape"),
         (plain, "big", "input"),
         ("no_such", "3x8x8", "network"),

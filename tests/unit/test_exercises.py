@@ -49,6 +49,7 @@ def test_the_reference_answer_is_right(exercise):
 def test_every_solution_can_be_shown():
     names = [name for chapter in CHAPTERS for name in solutions(chapter)]
     assert {*EXERCISES} < {*names} and len(names) == len({*names})
+    assert {*WRONG} == {*EXERCISES}
     assert all(fl.solution(name).text for name in {*names} - {*EXERCISES})
 
 
@@ -71,21 +72,12 @@ WRONG = changed_answers()
 @pytest.mark.parametrize("exercise", WRONG)
 def test_a_changed_answer_is_told_why_or_is_right(exercise):
     for old, new, noun in WRONG[exercise]:
-        answer, state = (
-            right(exercise, old, new) if old else eval(new),
-            torch.get_rng_state(),
-        )
+        answer = right(exercise, old, new) if old else eval(new)
+        state = torch.get_rng_state()
         verdict = fl.check(exercise, answer)
-        assert bool(verdict) == (not noun) and noun in (verdict.reason or ""), (
-            old,
-            new,
-            verdict,
-        )
+        assert bool(verdict) == (not noun), (old, new, verdict)
+        assert noun in (verdict.reason or ""), (old, new, verdict)
         assert noun or not old or torch.equal(torch.get_rng_state(), state)
-
-
-def test_every_exercise_has_wrong_answers():
-    assert {*WRONG} == {*EXERCISES}
 
 
 # ---- strange answers ---
@@ -226,14 +218,6 @@ def test_a_student_has_numbers_and_an_answer_of_their_own(exercise, student):
     assert fl.book.given(exercise) == book
 
 
-def test_the_letters_of_an_id_may_be_small_or_large(student):
-    seeds = set()
-    for name in ("Ann Spc", " ann spc", "ANN SPC"):
-        student(name)
-        seeds.add(check.seed())
-    assert len(seeds) == 1 and seeds != {0}
-
-
 @pytest.mark.parametrize("exercise", sorted({*EXERCISES} - {*VARIED}))
 def test_checks_are_as_good_on_the_data_of_a_student(exercise, student):
     student("ann")
@@ -249,7 +233,7 @@ def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
     first = check.drawn(3)
     student("zoë")
     assert fl.book.seed() == 659732614 and not torch.equal(check.drawn(3), first)
-    student("zoe\u0308 ")
+    student(" ZOE\u0308 ")
     assert fl.book.seed() == 659732614, "written in another way"
     (tmp_path / "zoë" / "rpn").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "zoë" / "rpn")
@@ -259,6 +243,3 @@ def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
     student("")
     with pytest.raises(ValueError, match="your id"):
         fl.book.given("rpn-numbers")
-
-
-# ---- the numbers of the exercises are those of the package ---------------------------------------

@@ -53,12 +53,6 @@ def played(server, clients, state, t, who=range(4), change=None):
     return server.round(t, state, asking(clients, t, who, change))
 
 
-def edge(clients, k):
-    """The edge network that client k keeps."""
-    kept = clients.memories[k].items()
-    return {n.removeprefix("own/"): w.clone() for n, w in kept if n.startswith("own/")}
-
-
 def same(one, other):
     return one.keys() == other.keys() and all(
         torch.equal(w, other[n]) for n, w in one.items()

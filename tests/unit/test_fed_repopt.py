@@ -14,7 +14,6 @@ from fedlearn.models import reparam, state_of
 from fedlearn.parts import Context
 
 repopt = import_module("fedlearn.methods.fed_repopt")
-search = import_module("fedlearn.methods.fed_repopt_search")
 FAMILIES = ["digits_repvgg", "digits_repghost"]
 
 

@@ -72,8 +72,7 @@ def test_the_wheel_has_the_results_that_are_shown():
         p.relative_to(ROOT / "data").as_posix() for p in (ROOT / "data").rglob("*.*")
     }
     inside = {name for name in names if any(fnmatch(name, glob) for glob in globs)}
-    files = [fl.results.packed_file(name) for name in fl.results.tables()[0]["file"]]
-    shown = {file.relative_to(ROOT / "data").as_posix() for file in files}
+    shown = {name for name in names if name.endswith(fl.results.PACKED)}
     texts = [p for kind in ("*.ipynb", "*.md") for p in (ROOT / "book").rglob(kind)]
     pages = "\n".join(p.read_text("utf-8") for p in texts)
     for name in inside - shown:  # what nobody shows stays outside

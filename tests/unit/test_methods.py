@@ -6,8 +6,6 @@ from torch import nn
 
 import fedlearn as fl
 from fedlearn.core import local
-from fedlearn.parts import Arrival, Context
-from fedlearn.wire import Schema
 
 METHODS = sorted(fl.methods.METHODS)
 QUICK = {
@@ -29,21 +27,6 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
         fl.run(method, task, 3, participation=0.5, checkpoint=tmp_path / "c") == whole
     )
     assert not any(row["refused"] for row in whole.rows)
-
-
-def test_masks_between_the_end_points():
-    """theta is the mean of the masks, cut to 0.01 and 0.99."""
-    masks = torch.tensor([[0.0, 0, 1, 1], [0.0, 1, 1, 1], [0.0, 0, 0, 1]])
-    arrivals = [
-        Arrival(k, 10**k, {"w": m, "b": m[:1] + k}) for k, m in enumerate(masks)
-    ]
-    ctx = Context(None, 1, schema=Schema({"w": (4,), "b": (1,)}, frozenset("b")))
-    server = fl.methods.fedpm().server
-    new = server.aggregate({"w": torch.zeros(4), "b": torch.ones(1)}, arrivals, ctx)
-    expected = torch.tensor([0.01, 1 / 3, 2 / 3, 0.99])
-    torch.testing.assert_close(new["w"].sigmoid(), expected)
-    # statistics, by n_k
-    torch.testing.assert_close(new["b"], torch.tensor([1 + 210 / 111]))
 
 
 WRONG = [  # numbers out of range: test_options

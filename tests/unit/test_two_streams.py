@@ -1,14 +1,10 @@
 """FedFusion: networks that cannot be fused, a fusion that stays with its client."""
 
-from importlib import import_module
-
 import pytest
 import torch
 from torch import nn
 
 import fedlearn as fl
-
-fusion = import_module("fedlearn.methods.fedfusion")
 
 
 @pytest.fixture

@@ -158,15 +158,14 @@ def test_foreign_messages_are_refused():
     for other in ({"kind": DOWN}, {"round": 4}, {"client": 6}):
         with pytest.raises(WireError, match="Expected kind"):
             received(message(), **other)
-    shapes, buffers = SCHEMA.shapes, SCHEMA.buffers
-    longer = shapes | {"b": (5,)}
-    for other in (
-        (shapes, buffers, "x"),
-        (shapes, frozenset(), "test"),
-        (longer, buffers, "test"),
+    longer = SCHEMA.shapes | {"b": (5,)}
+    for schema in (
+        Schema(SCHEMA.shapes, SCHEMA.buffers, "x"),
+        Schema(SCHEMA.shapes, frozenset(), "test"),
+        Schema(longer, SCHEMA.buffers, "test"),
     ):
         with pytest.raises(WireError, match="another model"):
-            received(message(), Schema(*other))
+            received(message(), schema)
 
 
 def test_no_more_memory_than_the_schema_allows():
