@@ -1,8 +1,9 @@
 """How many bytes and seconds does a coder need? Two tables of the wire's audit are made here.
 
-    python tests/benchmarks/coders.py --out data/results/coders_cpu.json    # of ResNet-18
-    python tests/benchmarks/coders.py --quick   # of a small network, two repeats
-    python tests/benchmarks/coders.py --updates --out data/results/coders_updates.json
+    python tests/benchmarks/coders.py table      # of ResNet-18 -> data/results/coders_cpu.json
+    python tests/benchmarks/coders.py updates    # real updates -> data/results/coders_updates.json
+    ... --quick                                  # of a small network, two repeats
+    ... --out FILE                               # write it
 
 The made-up update is normal times exp(normal), a heavy tail, for every tensor by itself. The
 coders take turns, medians of CPU seconds count. No coder of the same values beats the bound on
@@ -10,12 +11,9 @@ average: log2 C(n, k) for k of n positions, the empirical entropy for masks and 
 levels, log2 3 for three values, and their own number of bits for all else.
 """
 
-import argparse
 import math
-import os
-import platform
+import sys
 import time
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -25,7 +23,9 @@ import torch
 
 import fedlearn as fl
 from fedlearn import wire
-from fedlearn.files import to_json, write_text
+
+sys.path.insert(0, str(Path(__file__).parent))
+from common import program  # noqa: E402
 
 CODERS = {  # label -> coder, share of ones in the mask that it codes
     "top 1/32, float32": (wire.TopK(1 / 32), None),
@@ -128,7 +128,10 @@ def round_trip(coder, tensors, seed=0):
     return encoded - began, time.process_time() - encoded, sections, decoded
 
 
-def measure(net, repeats):
+def table(quick):
+    network = "digits_cnn" if quick else "resnet18"
+    repeats = 2 if quick else 7
+    net = fl.models.NETWORKS[network]()
     tensors, chances = update(net)
     entries = sum(t.numel() for t in tensors)
     rows, seconds = {}, {}
@@ -154,7 +157,9 @@ def measure(net, repeats):
             f"{4e-6 * entries / row[way]:>8.0f}" for way in ("encode_s", "decode_s")
         ]
         print(f"{name:<28}", row["bits"], row["bound"], "MB/s", *speeds)
-    return entries, rows
+    versions = {name: version(name) for name in ("torch", "numpy", "constriction")}
+    settings = {"network": network, "entries": entries, "repeats": repeats}
+    return {"rows": rows, "settings": settings | {"versions": versions}}
 
 
 def real_updates(task, settings):
@@ -184,8 +189,11 @@ def error(decoded, tensors):
     return wrong / sum(float(t.double().square().sum()) for t in tensors)
 
 
-def errors(task, settings, draws=5):
+def updates(quick, draws=5):
     """For each coder and round: bits an entry, and the mean error over some draws."""
+    federation = {"clients": 10, "partition": "dirichlet:0.5", "network": "digits_cnn"}
+    task = fl.tasks.classification("digits", **federation)
+    settings = fl.Settings(batch_size=16)
     rows = []
     for t, tensors in real_updates(task, settings):
         entries = sum(u.numel() for u in tensors)
@@ -203,40 +211,9 @@ def errors(task, settings, draws=5):
             }
             rows.append(row)
             print(*row.values(), flush=True)
-    return rows
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    add = parser.add_argument
-    add("--repeats", type=int, default=7)
-    add("--quick", action="store_true", help="a small network, two repeats")
-    add("--updates", action="store_true", help="errors on real updates instead")
-    add("--out", metavar="FILE", type=Path, help="write the results as JSON")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    settings = {
-        "date": date.today().isoformat(),
-        "machine": platform.machine(),
-        "versions": {n: version(n) for n in ("torch", "numpy", "constriction")},
-    }
-    if args.updates:
-        federation = {"clients": 10, "partition": "dirichlet:0.5", "seed": 0}
-        federation["network"] = "digits_cnn"
-        task = fl.tasks.classification("digits", **federation)
-        settings |= federation | {"dataset": "digits", "batch_size": 16, "lr": 0.1}
-        settings["command"] = "python tests/benchmarks/coders.py --updates"
-        result = {"errors": errors(task, fl.Settings(batch_size=16))}
-    else:
-        repeats = 2 if args.quick else args.repeats
-        network = "digits_cnn" if args.quick else "resnet18"
-        entries, rows = measure(fl.models.NETWORKS[network](), repeats)
-        settings |= {"network": network, "entries": entries, "repeats": repeats}
-        settings |= {"threads": 1, "cores": os.cpu_count()}
-        result = {"rows": rows}
-    if args.out:
-        write_text(args.out, to_json({"settings": settings, **result}, indent=1) + "\n")
+    settings = federation | {"dataset": "digits", "batch_size": 16, "lr": 0.1}
+    return {"errors": rows, "settings": settings}
 
 
 if __name__ == "__main__":
-    main()
+    program({"table": table, "updates": updates}, __doc__)

@@ -1,6 +1,10 @@
-"""What the speed programs share: a task of random images, networks, clocks."""
+"""What the programs share: a task of random images, networks, clocks, a command line."""
 
+import argparse
+import os
+import platform
 import re
+import sys
 from pathlib import Path
 from statistics import median
 
@@ -11,6 +15,8 @@ import fedlearn as fl
 from fedlearn.core.federation import one_round
 from fedlearn.data import images
 from fedlearn.engines import stacked
+from fedlearn.files import to_json, write_text
+from fedlearn.lab.results import provenance
 
 BATCH, LR = 32, 0.1
 DIGITS = "digits_cnn", (1, 8, 8)
@@ -87,3 +93,28 @@ def peak_memory():
     the process that started this one)."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024 / 1e6
+
+
+def program(parts, doc):
+    """The command line of a program. A part is a function ``quick`` -> what is stored, with
+    settings of its own."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=raw)
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", metavar="FILE")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    origin = provenance() | {"command": " ".join(["python", *sys.argv])}
+    result = parts[args.part](args.quick)
+    settings = {
+        "threads": 1,
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "torch": torch.__version__,
+    }
+    settings |= origin | result.pop("settings", {})
+    text = to_json({"settings": settings, **result}, indent=1) + "\n"
+    if args.out:
+        write_text(args.out, text)
+    print(text)

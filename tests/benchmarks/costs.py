@@ -11,9 +11,6 @@
 Methods and forms take turns; medians of ratios within a turn, one thread.
 """
 
-import argparse
-import os
-import platform
 import sys
 import time
 import warnings
@@ -28,14 +25,12 @@ import torch
 
 import fedlearn as fl
 from fedlearn.core import local
-from fedlearn.files import to_json, write_text
 from fedlearn.lab import recipes
-from fedlearn.lab.results import provenance
 from fedlearn.models import state_of
 from fedlearn.parts import Clipped, Context, Krum, Median, TrimmedMean
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import federation, random_task, ratios  # noqa: E402
+from common import federation, program, random_task, ratios  # noqa: E402
 
 # ---- a local step --------------------------------------------------------------------------------
 
@@ -77,7 +72,7 @@ def steps(quick):
         task = random_task(network, shape, 1, samples)
         trainers = {n: trainer(m, task, batch) for n, m in METHODS.items()}
         rows[label] = ratios(trainers, "FedAvg", 2 if quick else 7)
-    return rows
+    return {"rows": rows}
 
 
 # ---- a round of FedRepOpt ------------------------------------------------------------------------
@@ -102,7 +97,7 @@ def forms(quick):
         rows[label] = ratios(players, "inf", 2 if quick else turns)
         if quick:
             break
-    return rows
+    return {"rows": rows}
 
 
 # ---- liars ---------------------------------------------------------------------------------------
@@ -141,10 +136,16 @@ def liars(quick):
             row = servers.setdefault(count, {"liars": count})
             for column, value in run.result().items():
                 row.setdefault(column, []).append(value)
-    return {
-        lie: {server: [*columns.values()] for server, columns in servers.items()}
-        for lie, servers in rows.items()
+    for servers in rows.values():
+        for server, columns in servers.items():
+            servers[server] = [*columns.values()]
+    settings = FEDERATION | {
+        "rounds": ROUNDS,
+        "epochs": 2,
+        "servers": {name: repr(server) for name, server in SERVERS.items()},
+        "factors": {lie: factor for lie, (_, factor) in ATTACKS.items()},
     }
+    return {"rows": rows, "settings": settings}
 
 
 def liars_run(server, lie, count, seed, quick):
@@ -195,7 +196,7 @@ def bits(quick):
             other = run(**options | changed).state
             gap = max(float((other[n] - w).abs().max()) for n, w in plain.items())
             rows.append(case | {"way": way, "gap": gap})
-    return rows
+    return {"rows": rows}
 
 
 def repeats(quick):
@@ -228,39 +229,10 @@ def repeats(quick):
                 "single": max(abs(a["accuracy"] - b["accuracy"]) for a, b in pairs),
             }
         )
-    return rows
+    return {"rows": rows}
 
 
 PARTS = {part.__name__: part for part in (steps, forms, liars, bits, repeats)}
 
-
-def main(argv=None):
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", metavar="FILE")
-    args = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    origin = provenance() | {"command": " ".join(["python", *sys.argv])}
-    settings = {"threads": 1, "cores": os.cpu_count(), "machine": platform.machine()}
-    settings |= {"date": origin["date"], "torch": torch.__version__}
-    if args.part == "liars":
-        settings |= FEDERATION | {
-            "rounds": ROUNDS,
-            "epochs": 2,
-            "servers": {name: repr(server) for name, server in SERVERS.items()},
-            "factors": {lie: factor for lie, (_, factor) in ATTACKS.items()},
-        }
-    result = {
-        "provenance": origin,
-        "settings": settings,
-        "rows": PARTS[args.part](args.quick),
-    }
-    if args.out:
-        write_text(args.out, to_json(result) + "\n")
-    print(to_json(result, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    program(PARTS, __doc__)

@@ -6,7 +6,6 @@ import inspect
 import math
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -161,7 +160,7 @@ def test_fed_kgf():
 
 
 def test_choosing():
-    lesson = definitions("together/choosing", "hours", "seconds", "interval")
+    lesson = definitions("together/choosing", "seconds", "interval")
     lesson |= {"np": np, "math": math}
     on_3g = fl.link.check(**fl.link.PRESETS["3G"])
     field = fl.book.entries().query("split == 'one main class' and clients == 10")
@@ -179,19 +178,6 @@ def test_choosing():
     a, b = [3.0, 4.0, 3.0, 4.0, 3.5], [1.0, 2.0, 1.5, 0.5, 1.0]
     _, *ends, _, _ = fl.results.paired(dict(enumerate(a)), dict(enumerate(b)))
     assert lesson["interval"](a, b) == pytest.approx(ends, rel=1e-3)
-    fleet = fl.book.drawing("choosing/fleet")
-    params = {p["name"]: p.get("value") for p in fleet["params"]}
-    (hours,) = (step for step in fleet["transform"] if step.get("as") == "hours")
-    for sent, heard, uplink, clients, rounds in (
-        (4e7, 4e7, 1e6, 1000, 100),
-        (1e5, 8e6, 1e5, 3, 7),
-    ):
-        values = params | {"uplink": uplink, "clients": clients, "rounds": rounds}
-        datum = SimpleNamespace(sent=sent, heard=heard)
-        chart = eval(hours["calculate"], values | {"datum": datum, "max": max})
-        assert lesson["hours"](sent, heard, uplink, clients, rounds) == pytest.approx(
-            chart
-        )
 
 
 def test_wire(task):
@@ -410,57 +396,6 @@ def test_fedavg():
     lesson |= {"clients": task.clients, "share": [m / n for m in task.sizes]}
     lesson["night"] = lambda w, k: {name: v + of[k][name] for name, v in w.items()}
     follow(task, fl.methods.fedavg(), of, lesson["fedavg_round"])
-
-
-class Letter:
-    """As much of Flower's ``Message`` as the lesson uses."""
-
-    def __init__(self, content, node=None, kind=None, reply_to=None):
-        self.content, self.kind, self.node = content, kind, node
-        self.metadata = SimpleNamespace(src_node_id=reply_to and reply_to.node)
-
-
-def test_flower(task):
-    """By a function call and through nodes whose numbers say nothing, the last answer first."""
-    lesson = definitions(
-        "together/flower",
-        *(
-            "one_round",
-            "federate",
-            "in_this_process",
-            "content",
-            "answer",
-            "who",
-            "find",
-            "main",
-        ),
-    )
-    method, nodes = fl.methods.rpn(), {30: 2, 10: 0, 20: 1}
-    lesson |= {
-        "Message": Letter,
-        "RecordDict": dict,
-        "ConfigRecord": dict,
-        "scores": [],
-    }
-    lesson |= {"make_task": lambda: task, "method": method, "clients": 3, "rounds": 2}
-
-    def send_and_receive(asked):
-        app = {"query": lesson["who"], "train": lesson["answer"]}
-        there = {
-            n: SimpleNamespace(node_config={"partition-id": k})
-            for n, k in nodes.items()
-        }
-        return [
-            app[message.kind](message, there[message.node])
-            for message in reversed(asked)
-        ]
-
-    grid = SimpleNamespace(
-        get_node_ids=lambda: list(nodes), send_and_receive=send_and_receive
-    )
-    lesson["main"](grid, None)
-    theirs = list(fl.run(method, task, 2, engine="sequential").accuracy)
-    assert lesson["scores"] == lesson["in_this_process"](method) == theirs
 
 
 def test_seeing():

@@ -12,7 +12,7 @@ RUNS = (
     "speed.py growth import memory",
     "costs.py steps",
     "costs.py forms",
-    "coders.py",
+    "coders.py table",
 )
 
 
@@ -23,7 +23,7 @@ def path(monkeypatch):
 
 @pytest.mark.parametrize("name", ["coders", "costs", "speed"])
 def test_a_program_is_up_to_date_with_the_package(name):
-    assert runpy.run_path(str(FOLDER / f"{name}.py"))["main"]
+    runpy.run_path(str(FOLDER / f"{name}.py"))
 
 
 @pytest.mark.slow
