@@ -1,4 +1,4 @@
-"""The tests under seven kinds of arithmetic, one row each; what has a result is skipped:
+"""The tests under seven kinds of arithmetic; what has a log is skipped:
 
     python tests/processors.py [--fresh] [--only papers/rpn_audit tests/unit]
 
@@ -14,7 +14,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from xml.etree import ElementTree
 
 import nbformat
 
@@ -50,31 +49,30 @@ def targets() -> list[tuple[str, str, Path]]:
     return found
 
 
-def run(setting: str, part: str, name: str, path: Path) -> None:
-    """Run pytest on a target in a process of its own, whose children inherit the setting."""
-    result = OUT / setting / part / f"{name}.xml"
-    if result.exists():
-        return
-    result.parent.mkdir(parents=True, exist_ok=True)
-    variable, value = setting.split("=")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | {variable: value}
-    environment.pop("MPLBACKEND", None)  # kernels choose their own
-    if part == "tests":
-        environment["MPLBACKEND"] = "Agg"
-    words = [sys.executable, "-m", "pytest", str(path), f"--junitxml={result}"]
-    words += [] if part == "tests" else NBVAL
-    with result.with_suffix(".log").open("w") as log:
-        subprocess.run(words, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    print(setting, part, name, "failed: {} of {}".format(*numbers(result)), flush=True)
-
-
-def numbers(result: Path) -> tuple[int, int]:
-    """How many cases of a result failed, and how many there are."""
-    if not result.exists():  # pytest itself failed
-        return 1, 1
-    suite = ElementTree.parse(result).getroot().find("testsuite")
-    failed = int(suite.get("failures")) + int(suite.get("errors"))
-    return failed, int(suite.get("tests"))
+def run(setting: str, part: str, name: str, path: Path) -> bool:
+    """Whether pytest passes on a target, in a process that inherits the setting."""
+    log = OUT / setting / part / f"{name}.log"
+    if not log.exists():
+        log.parent.mkdir(parents=True, exist_ok=True)
+        variable, value = setting.split("=")
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | {variable: value}
+        environment.pop("MPLBACKEND", None)  # kernels choose their own
+        if part == "tests":
+            environment["MPLBACKEND"] = "Agg"
+        words = [sys.executable, "-m", "pytest", str(path)]
+        words += [] if part == "tests" else NBVAL
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        log.write_text(f"exit status {done.returncode}\n{done.stdout}")
+    passed = log.read_text().startswith("exit status 0\n")
+    print(setting, part, name, "passed" if passed else f"failed: {log}", flush=True)
+    return passed
 
 
 def main() -> int:
@@ -88,19 +86,14 @@ def main() -> int:
         shutil.rmtree(OUT, ignore_errors=True)
     jobs = [job for job in targets() if not asked.only or job[1] in asked.only]
     with ThreadPoolExecutor(asked.n) as pool:
-        for setting in asked.settings:
-            for job in jobs:
-                pool.submit(run, setting, *job)
-    failures = 0
-    for setting in asked.settings:
-        row = {"tests": [0, 0], "cells": [0, 0], "guards": [0, 0]}
-        for part, name, _ in jobs:
-            for i, number in enumerate(numbers(OUT / setting / part / f"{name}.xml")):
-                row[part][i] += number
-        failures += sum(failed for failed, _ in row.values())
-        columns = [f"{part} {failed} of {n}" for part, (failed, n) in row.items()]
-        print(f"{setting:30} failed:", ", ".join(columns))
-    return 1 if failures else 0
+        runs = [
+            pool.submit(run, setting, *job)
+            for setting in asked.settings
+            for job in jobs
+        ]
+    failures = sum(not passed.result() for passed in runs)
+    print(f"{failures} of {len(runs)} failed")
+    return failures > 0
 
 
 if __name__ == "__main__":

@@ -23,15 +23,16 @@ from fedlearn.models.reparam import blocks
 BOOK = Path(__file__).resolve().parents[2] / "book"
 
 
-def definitions(name, *wanted):
+def definitions(name, functions):
     """The functions and classes of these names that a lesson defines."""
+    wanted = functions.split()
     names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "fl": fl}
     cells = nbformat.read(BOOK / f"{name}.ipynb", 4).cells
     for source in (c.source for c in cells if c.cell_type == "code"):
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in wanted:
                 exec(compile(ast.Module([node], []), name, "exec"), names)
-    assert names.keys() >= {*wanted}, f"{wanted} of {name}"
+    assert names.keys() >= {*wanted}, f"{functions} of {name}"
     return names
 
 
@@ -85,7 +86,7 @@ def follow(task, method, of, one_round, memories=None, weights=lambda w: w, star
 
 def test_rpn(task):
     _, of, M0 = begin(task, fl.methods.rpn())
-    lesson = definitions("papers/rpn", "pool", "unpool", "recovered", "rpn_round")
+    lesson = definitions("papers/rpn", "pool unpool recovered rpn_round")
     lesson |= {"M0": M0, "clients": task.clients, "residual": lambda M, i: of[i]}
     S = {n: torch.zeros_like(lesson["pool"](w)) for n, w in M0.items()}
     follow(
@@ -103,8 +104,7 @@ def test_fed_repopt():
     sizes = [(1, 16, 2, 1), (16, 16, 1, 1), (16, 16, 1, 2**0.5), (16, 32, 2, 1)]
     lesson = definitions(
         "papers/fed_repopt",
-        *("Branches", "pad", "fold", "multiplier", "network", "plain", "one_kernel"),
-        *("night", "a_round"),
+        "Branches pad fold multiplier network plain one_kernel night a_round",
     )
     lesson |= {"SIZES": [*sizes, (32, 32, 1, 2**0.5)], "data": data}
     lesson |= {
@@ -135,7 +135,7 @@ def test_fed_kgf():
     method = fl.methods.fed_kgf(base_kernels=4)
     server, client = method.server_side(task), method.client_side(task)
     state, of, c = begin(task, method)
-    lesson = definitions("papers/fed_kgf", "KGF", "complete", "modules_of", "assemble")
+    lesson = definitions("papers/fed_kgf", "KGF complete modules_of assemble")
     modules = lesson["modules"] = lesson["modules_of"](c)
     for t in (1, 2):
         starts = [
@@ -160,7 +160,7 @@ def test_fed_kgf():
 
 
 def test_choosing():
-    lesson = definitions("together/choosing", "seconds", "interval")
+    lesson = definitions("together/choosing", "seconds interval")
     lesson |= {"np": np, "math": math}
     on_3g = fl.link.check(**fl.link.PRESETS["3G"])
     field = fl.book.entries().query("split == 'one main class' and clients == 10")
@@ -182,9 +182,10 @@ def test_choosing():
 
 def test_wire(task):
     """Coders arrive as the package's do, and so do rounds of top-k with a memory and of STC."""
-    names = "uniform", "signs", "top_k", "ternary"
-    rounds = "feedback", "mean", "heard", "one_round", "C", "squeeze", "stc_round"
-    lesson = definitions("foundations/wire", *names, *rounds)
+    names = (
+        "uniform signs top_k ternary feedback mean heard one_round C squeeze stc_round"
+    )
+    lesson = definitions("foundations/wire", names)
     lesson |= {"math": math, "ratio": 0.1}
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
     arrives = {
@@ -228,8 +229,8 @@ def test_wire(task):
 
 def test_heterogeneity(task):
     """Splits deal as the package's do, and a round is one of federated averaging."""
-    names = "even", "dirichlet", "drift", "updates", "one_round"
-    lesson = definitions("foundations/heterogeneity", *names)
+    names = "even dirichlet drift updates one_round"
+    lesson = definitions("foundations/heterogeneity", names)
     lesson["np"] = np
     y = task.train[1].cpu().numpy()
     splits = {
@@ -266,7 +267,7 @@ def test_heterogeneity(task):
 def test_robust_servers():
     """The rules that the notes on heterogeneity write are those of the package."""
     rules = definitions(
-        "foundations/heterogeneity_audit", "clipped", "trimmed", "median", "krum"
+        "foundations/heterogeneity_audit", "clipped trimmed median krum"
     )
     task = fl.tasks.classification(
         "digits", clients=5, train=90, test=60, network="mlp"
@@ -296,16 +297,8 @@ def test_fed_gkt(monkeypatch):
     )
     how = {"batch_size": 16, "engine": "sequential", "progress": False}
     start, end = method.server_side(task).start(), fl.run(method, task, 1, **how)
-    functions = (
-        "distil",
-        "loss",
-        "adam",
-        "learn",
-        "client_night",
-        "server_day",
-        "gkt_round",
-    )
-    lesson = definitions("papers/fed_gkt", *functions, "joint")
+    names = "distil loss adam learn client_night server_day gkt_round joint"
+    lesson = definitions("papers/fed_gkt", names)
     f_s = fl.models.digits_server()
     f_s.load_state_dict(start.weights, strict=False)
     nets = [fl.initial_network(method, task) for _ in task.sizes]
@@ -329,7 +322,7 @@ def test_fed_mmd_fusion():
     names = (
         "K mmd2 fedmmd night copied mean one_round layer plain weighted conv fedfusion"
     )
-    lesson = definitions("papers/fed_mmd_fusion", *names.split())
+    lesson = definitions("papers/fed_mmd_fusion", names)
     lesson |= {"copy": copy, "nn": torch.nn, "WIDTHS": WIDTHS}
     lesson |= {"cross_entropy": torch.nn.functional.cross_entropy}
     dice, equal = torch.Generator().manual_seed(0), torch.testing.assert_close
@@ -392,7 +385,7 @@ def test_fedavg():
     task = fl.tasks.classification("digits", partition="dirichlet:0.5", **how)
     (_, of, _), n = begin(task, fl.methods.fedavg()), sum(task.sizes)
     assert len({*task.sizes}) > 1  # so that weights matter
-    lesson = definitions("foundations/fedavg", "average", "fedavg_round")
+    lesson = definitions("foundations/fedavg", "average fedavg_round")
     lesson |= {"clients": task.clients, "share": [m / n for m in task.sizes]}
     lesson["night"] = lambda w, k: {name: v + of[k][name] for name, v in w.items()}
     follow(task, fl.methods.fedavg(), of, lesson["fedavg_round"])
@@ -404,7 +397,7 @@ def test_seeing():
 
     task = fl.seeing.detection("digits", 3, train=9, test=4, network="scene_detector")
     functions = "read to_boxes cell_of object_loss image_loss loss one_round whole flat"
-    lesson = definitions("together/seeing", *functions.split())
+    lesson = definitions("together/seeing", functions)
     cell = torch.arange(64)
     lesson |= {
         "corner": torch.stack([cell % 8, cell // 8], -1),

@@ -153,7 +153,6 @@ def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(nothing_tra
 
 
 TASK = fl.tasks.classification("digits", 2, train=40, test=20)
-LOSSY = fl.parts.Lossy(fl.wire.TopK(0.1))
 HISTORY = fl.History("fedavg", {}, [{"round": 1, "accuracy": 0.5, "loss": 1.0}])
 
 
@@ -211,10 +210,6 @@ CALLS = {
     "a file as a function": (
         lambda: fl.run("fedavg", TASK, on_round="log.csv"),
         "on_round",
-    ),
-    "a step behind the last": (
-        lambda: fl.Uplink(LOSSY, fl.parts.Feedback()),
-        "Lossy.*last",
     ),
     "a network from a file": (lambda: HISTORY.network(), "ended here"),
     "a partition's function": (

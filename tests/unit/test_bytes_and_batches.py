@@ -42,12 +42,12 @@ class Tied(Once):
         return self.b(x)
 
 
-def once(shape, classes):
-    return Once(classes)
+def builder(kind):
+    return lambda shape, classes: kind(classes)
 
 
-def tied(shape, classes):
-    return Tied(classes)
+once = builder(Once)
+tied = builder(Tied)
 
 
 def frozen(shape, classes):
@@ -356,7 +356,7 @@ class Growing(Late):
 )
 def test_a_module_that_changes_its_state_is_refused(kind, noun):
     with pytest.raises(ValueError, match=noun):
-        fl.run("fedavg", make(lambda shape, classes: kind(classes)), 1)
+        fl.run("fedavg", make(builder(kind)), 1)
 
 
 def test_a_buffer_assigned_in_evaluation_does_not_part_from_the_state():
@@ -379,8 +379,7 @@ def test_weights_tied_by_their_values_travel_once():
             self.b = nn.Linear(6, 6, bias=False)
             self.b.weight = nn.Parameter(self.a.weight.data)
 
-    network = Shared(3)
-    assert [*fl.models.state_of(network)] == ["a.weight", "last.weight", "last.bias"]
+    assert [*fl.models.state_of(Shared(3))] == ["a.weight", "last.weight", "last.bias"]
 
 
 def test_networks_that_normalise_by_the_batch_or_have_computed_weights():
@@ -440,16 +439,13 @@ def test_a_model_that_is_not_finite_is_not_taken_and_said_at_once():
     assert history.loss[0] == history.loss[1] != history.loss[2]
 
 
-def frozen_blocks(shape, classes):
-    net = fl.models.NETWORKS["digits_repvgg"](shape, classes)
-    net.extractor.requires_grad_(False)
-    return net
+def frozen_extractor(name):
+    def network(shape, classes):
+        net = fl.models.NETWORKS[name](shape, classes)
+        net.extractor.requires_grad_(False)
+        return net
 
-
-def frozen_edge(shape, classes):
-    net = fl.models.NETWORKS["digits_edge"](shape, classes)
-    net.extractor.requires_grad_(False)
-    return net
+    return network
 
 
 def twin_kernels(shape, classes):
@@ -481,7 +477,11 @@ def digits(network=None, partition="iid"):
 
 def test_methods_that_draw_their_network_refuse_frozen_blocks_and_keep_ties():
     with pytest.raises(ValueError, match="frozen"):
-        fl.run(fl.methods.fed_repopt(network=None), digits(frozen_blocks), 1)
+        fl.run(
+            fl.methods.fed_repopt(network=None),
+            digits(frozen_extractor("digits_repvgg")),
+            1,
+        )
     with pytest.raises(ValueError, match="share a weight"):
         fl.run(fl.methods.fed_kgf(base_kernels=4), digits(twin_kernels), 1)
     state = fl.initial_network(fl.methods.fedpm(), digits(twin_kernels)).state_dict()
@@ -489,7 +489,9 @@ def test_methods_that_draw_their_network_refuse_frozen_blocks_and_keep_ties():
 
 
 def test_split_learning_trains_behind_a_frozen_extractor():
-    history = fl.run(fl.methods.split_learning(edge=frozen_edge), digits(), 1)
+    history = fl.run(
+        fl.methods.split_learning(edge=frozen_extractor("digits_edge")), digits(), 1
+    )
     assert history.loss[0] > 0
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from test_round import equal
 
 import fedlearn as fl
 from fedlearn.core import Exchange
@@ -51,12 +52,6 @@ def asking(clients, t, who=range(4), change=None):
 def played(server, clients, state, t, who=range(4), change=None):
     """Round ``t`` with some of the clients -> the next state."""
     return server.round(t, state, asking(clients, t, who, change))
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(
-        torch.equal(w, other[n]) for n, w in one.items()
-    )
 
 
 def noise(*shape, seed=0):
@@ -133,7 +128,7 @@ def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
     with pytest.raises(fl.WireError, match=r"\[0, 1, 2, 3\]"):
         server.round(1, state, ask)
     assert re.search(reason, ask.row["refused"][1])
-    assert state.memory.keys() == {"plateau"} and same(before, state.weights)
+    assert state.memory.keys() == {"plateau"} and equal(before, state.weights)
 
 
 def test_synchronous_needs_everybody(task):
@@ -144,7 +139,7 @@ def test_synchronous_needs_everybody(task):
     kept = {name: x.clone() for name, x in (state.weights | state.memory).items()}
     with pytest.raises(fl.WireError, match=r"round 2 .* \[1, 3\]"):
         played(server, clients, state, 2, (0, 2))
-    assert same(kept, state.weights | state.memory)
+    assert equal(kept, state.weights | state.memory)
 
 
 def test_asynchronous_keeps_the_features_of_those_who_are_away(task):

@@ -53,12 +53,12 @@ def test_options_that_cannot_be(name, options, noun, task, monkeypatch):
 def test_late_clients_rebuild_the_server_model_exactly(name, task):
     method = fl.methods.get(name)
     server, clients = method.server_side(task), fl.clients(method, task)
-    state, last_seen, sizes = server.start(), {}, {}
+    state = server.start()
+    last_seen = {}
     for t, who in {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}.items():
         arrivals = []
         for k in who:
             message = server.send(t, k, state, last_seen)[0]
-            sizes[t, k] = len(message)
             memory = clients.memories.setdefault(k, {})
             # and once more below: what comes twice counts once
             got = clients.side.download(t, k, message, memory).start
@@ -66,8 +66,6 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
             arrivals.append(server.receive(t, k, clients.answer(t, k, message), state))
         last_seen |= dict.fromkeys(who, t)
         state = server.aggregate(t, state, arrivals, last_seen)
-    # who missed round 2 hears two steps, the first round nothing
-    assert sizes[3, 1] > sizes[3, 0] > sizes[1, 0] and sizes[4, 2] > sizes[4, 0]
     with pytest.raises(fl.WireError, match="does not begin"):
         method.client_side(task).download(
             5, 0, server.send(5, 0, state, last_seen)[0], {}

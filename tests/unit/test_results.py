@@ -5,8 +5,8 @@ import json
 import math
 
 import pytest
+from test_link import history as history_of
 
-import fedlearn as fl
 from fedlearn.data.images import data_path
 from fedlearn.lab import recipes, results
 from fedlearn.lab.cli import main
@@ -14,13 +14,13 @@ from fedlearn.lab.cli import main
 
 def history(accuracies=(0.2, None, 0.8), partition="Iid()"):
     """A run of two clients whose every round sends 1,000 bytes up, 3,000 down."""
-    same = {"loss": 1.0, "bytes_up": 1000, "bytes_down": 3000, "seconds": 4.0}
-    same |= {"clients": [0, 1], "refused": {}}
-    rows = [{"round": t, "accuracy": a, **same} for t, a in enumerate(accuracies, 1)]
+    run = history_of(len(accuracies))
+    for row, accuracy in zip(run.rows, accuracies, strict=True):
+        row |= {"accuracy": accuracy, "bytes_up": 1000}
     task = {"dataset": "digits", "clients": 2, "partition": partition, "seed": 0}
     task |= {"network": "mlp", "train": 1347}
-    meta = {"label": "by hand", "task": task, "settings": {}}
-    return fl.History("hand", meta, rows)
+    run.meta |= {"label": "by hand", "task": task, "settings": {}}
+    return run
 
 
 def line_of(experiment, data):

@@ -4,7 +4,7 @@ import math
 from importlib import import_module
 
 import pytest
-import torch
+from test_round import equal
 
 import fedlearn as fl
 from fedlearn.core import Exchange
@@ -49,12 +49,6 @@ def played(task, change=None, who=None):
     return state.weights, row, engine
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(
-        torch.equal(w, other[n]) for n, w in one.items()
-    )
-
-
 def batches(task, k):
     return math.ceil(task.sizes[k] / B)
 
@@ -70,4 +64,4 @@ def test_a_client_that_drops_out_leaves_everything_as_before(at, task):
     assert row["refused"] == {1: "gone"} and row["bytes_handover"] == 7 * HANDOVER
     asked = [kind for k, kind in engine.asked if k == 1]
     assert asked == [split.HAND_OVER] + at * [split.STEP]
-    assert same(state, played(task, who=(0, 2, 3))[0])  # as if it had not been drawn
+    assert equal(state, played(task, who=(0, 2, 3))[0])  # as if it had not been drawn
