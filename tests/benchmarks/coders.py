@@ -91,7 +91,8 @@ def table(quick):
     net = fl.models.NETWORKS[network]()
     tensors, chances = update(net)
     entries = sum(t.numel() for t in tensors)
-    rows, seconds = {}, {}
+    rows = {}
+    seconds = {}
     for turn in range(repeats + 1):  # the first warms up
         for name, (coder, p) in CODERS.items():
             x = tensors if p is None else [(c < p).float() for c in chances]

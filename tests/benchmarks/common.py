@@ -24,10 +24,12 @@ DIGITS = "digits_cnn", (1, 8, 8)
 
 def random_task(network, shape, clients, samples, device="cpu", partition=None):
     """Random images, ``samples`` a client on average: times do not depend on what they show."""
-    count, generator = clients * samples, fl.rng.generator(0, "images")
+    count = clients * samples
+    generator = fl.rng.generator(0, "images")
     x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
     y = torch.randint(0, 10, (count,), generator=fl.rng.generator(0, "labels"))
-    mean, std = (128.0,) * shape[0], (64.0,) * shape[0]
+    mean = (128.0,) * shape[0]
+    std = (64.0,) * shape[0]
     source = images.Source("random", x, y, x[:100], y[:100], mean, std, 10)
     return fl.tasks.classification(
         source, clients, partition, network=network, device=device

@@ -47,10 +47,8 @@ for operator in ("single", "multi", "conv"):
 
 def trainer(method, task, batch_size):
     """A function that trains once, from the same state -> seconds."""
-    net, settings = (
-        fl.initial_network(method, task),
-        fl.Settings(epochs=2, batch_size=batch_size),
-    )
+    net = fl.initial_network(method, task)
+    settings = fl.Settings(epochs=2, batch_size=batch_size)
     initial = {n: t.clone() for n, t in state_of(net).items()}
 
     def train():
@@ -89,7 +87,8 @@ FAMILIES = {  # label -> network, image shape, samples a client, batch size, tur
 def forms(quick):
     rows = {}
     for label, (network, shape, samples, batch, turns) in FAMILIES.items():
-        task, players = random_task(network, shape, 2, samples), {}
+        task = random_task(network, shape, 2, samples)
+        players = {}
         for form in FORMS:
             method = fl.methods.fed_repopt(0.01, form, None)
             *_, play = federation(method, task, batch_size=batch)
@@ -112,7 +111,8 @@ SERVERS = {
 }
 
 
-FEDERATION, ROUNDS = {"clients": 10, "partition": "dirichlet:0.5", "train": 600}, 10
+FEDERATION = {"clients": 10, "partition": "dirichlet:0.5", "train": 600}
+ROUNDS = 10
 ATTACKS = {  # label -> lie, factor
     "flip": ("flip", 1.0),
     "flip ten times": ("flip", 10.0),

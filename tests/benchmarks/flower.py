@@ -43,7 +43,8 @@ def deployed(d, method, rounds):
 def framing(method, runs):
     """Bytes a message of a round, payload and as Flower counts it, each way."""
     (short, few), (long, many) = runs[method, SHORT], runs[method, LONG]
-    row, messages = {"method": method}, 2 * (LONG - SHORT)
+    row = {"method": method}
+    messages = 2 * (LONG - SHORT)
     for way, counted in (("up", "inbound-bytes"), ("down", "outbound-bytes")):
         payload = (
             getattr(long, f"bytes_{way}").sum() - getattr(short, f"bytes_{way}").sum()
@@ -73,12 +74,10 @@ def main():
     made = (
         provenance()
     )  # of the code that runs, not of what the checkout becomes meanwhile
-    task, method, seconds, runs = (
-        fl.tasks.classification("digits", 2),
-        fl.methods.fedavg(),
-        {},
-        {},
-    )
+    task = fl.tasks.classification("digits", 2)
+    method = fl.methods.fedavg()
+    seconds = {}
+    runs = {}
     for engine in ("sequential", "stacked", "flower"):
         history = fl.run(method, task, 6, threads=1, engine=engine, progress=False)
         seconds[engine.replace("flower", "simulation")] = history.seconds.tolist()

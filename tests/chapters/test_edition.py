@@ -77,25 +77,24 @@ def number(call):
 @EVERY
 def test_is_committed_without_outputs_and_with_the_plain_kernel(name):
     notebook = CHAPTERS[name]
-    assert (
-        notebook.metadata["fedlearn"] == {"edition": 2}
-        and "widgets" not in notebook.metadata
-    )
+    assert notebook.metadata["fedlearn"] == {"edition": 2}
+    assert "widgets" not in notebook.metadata
     assert notebook.metadata.kernelspec.name == "python3"
     assert "seed" in other.parameters(BOOK / name), "nbval sets it"
     ids = [cell.get("id") for cell in notebook.cells]
-    assert all(ids) and len(set(ids)) == len(ids)
+    assert all(ids)
+    assert len(set(ids)) == len(ids)
     for cell in code(notebook):
-        assert not cell.outputs and cell.execution_count is None, (
-            f"outputs in:\n{cell.source}"
-        )
+        assert not cell.outputs
+        assert cell.execution_count is None, f"outputs in:\n{cell.source}"
         assert "../" not in cell.source, cell.source
         folded = {"hide-input", "remove-input"} & {*cell.metadata.get("tags", [])}
         assert bool(folded) == bool(
             cell.metadata.get("jupyter", {}).get("source_hidden")
         ), cell.source
     for cell in visible(notebook) if name not in START else ():
-        assert "plt." not in cell.source and "pd." not in cell.source, cell.source
+        assert "plt." not in cell.source
+        assert "pd." not in cell.source, cell.source
 
 
 @EVERY
@@ -152,20 +151,24 @@ def test_figures_and_tables_are_numbered_in_order(name):
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_is_45_minutes(name):
     """Words, cells, figures and tables within their bounds, and what belongs to a lesson."""
-    notebook, own = CHAPTERS[name], [call for call, _ in lab_calls(CHAPTERS[name])]
+    notebook = CHAPTERS[name]
+    own = [call for call, _ in lab_calls(CHAPTERS[name])]
     text = re.sub(
         r"```.*?```|\$\$.*?\$\$", "", "\n".join(prose(notebook)), flags=re.DOTALL
     )
-    assert len(text.split()) <= WORDS and len(code(notebook)) - 3 <= CELLS
+    assert len(text.split()) <= WORDS
+    assert len(code(notebook)) - 3 <= CELLS
     tables = sum(call in TABLES for call in own)
     numbered_calls = [
         n for _, n in lab_calls(notebook) if re.match(r"\d+\.", number(n))
     ]
-    assert tables <= MOST_TABLES and len(numbered_calls) - tables <= MOST_FIGURES
+    assert tables <= MOST_TABLES
+    assert len(numbered_calls) - tables <= MOST_FIGURES
     [verdict] = re.findall(r"^## The verdict\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     lines = re.findall(r"^> (\*\*.+)$", verdict, re.M)
     shown = re.sub(r"\]\(.*?\)", "]", " ".join(lines))
-    assert len(lines) == 3 and len(shown.split()) <= 90
+    assert len(lines) == 3
+    assert len(shown.split()) <= 90
     assert len(re.findall("★", text)) >= 3
     assert len(re.findall(r"[Pp]redict, (then move|change, run)", text)) >= 2
 
@@ -173,7 +176,8 @@ def test_a_lesson_is_45_minutes(name):
 @EVERY
 def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
     cells = CHAPTERS[name].cells
-    chapter, both = family(name), [n for n in CHAPTERS if family(n) == family(name)]
+    chapter = family(name)
+    both = [n for n in CHAPTERS if family(n) == family(name)]
     text = "\n".join(c.source for n in both for c in CHAPTERS[n].cells)
     shown = re.findall(r'fl\.solution\("([\w-]+)"\)', text)
     checked = re.findall(r'fl\.check\("([\w-]+)"', text)
@@ -183,7 +187,8 @@ def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
     for k, cell in enumerate(cells):
         grade = cell.metadata.get("nbgrader", {})
         if grade.get("solution"):
-            assert "your" in cell.source and "..." in cell.source
+            assert "your" in cell.source
+            assert "..." in cell.source
             assert (
                 cells[k + 1].metadata["nbgrader"]["grade_id"]
                 == grade["grade_id"] + "-check"

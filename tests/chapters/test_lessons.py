@@ -58,7 +58,8 @@ def changes(task, start):
 
 def a_round(task, method, state, t, of, memories=None):
     """The package's round ``t`` if client k's training changes ``of[k]``."""
-    server, client = method.server_side(task), method.client_side(task)
+    server = method.server_side(task)
+    client = method.client_side(task)
     arrivals = []
     for k in range(task.clients):
         ctx = client.download(
@@ -80,7 +81,8 @@ def follow(task, method, of, one_round, memories=None, weights=lambda w: w, star
     state = method.server_side(task).start()
     w = dict(state.weights) if start is None else start
     for t in (1, 2):
-        w, state = one_round(w), a_round(task, method, state, t, of, memories)
+        w = one_round(w)
+        state = a_round(task, method, state, t, of, memories)
         torch.testing.assert_close(weights(w), dict(state.weights))
 
 
@@ -133,7 +135,8 @@ def test_fed_kgf():
         "digits", 10, train=90, test=60, network="digits_resnet"
     )
     method = fl.methods.fed_kgf(base_kernels=4)
-    server, client = method.server_side(task), method.client_side(task)
+    server = method.server_side(task)
+    client = method.client_side(task)
     state, of, c = begin(task, method)
     lesson = definitions("papers/fed_kgf", "KGF complete modules_of assemble")
     modules = lesson["modules"] = lesson["modules_of"](c)
@@ -175,7 +178,8 @@ def test_choosing():
         }
         time = fl.link.time(fl.History("fedavg", {}, [row]), *on_3g, slower=2)[0]
         assert lesson["seconds"](run, *on_3g, slower=2) == pytest.approx(time)
-    a, b = [3.0, 4.0, 3.0, 4.0, 3.5], [1.0, 2.0, 1.5, 0.5, 1.0]
+    a = [3.0, 4.0, 3.0, 4.0, 3.5]
+    b = [1.0, 2.0, 1.5, 0.5, 1.0]
     _, *ends, _, _ = fl.results.paired(dict(enumerate(a)), dict(enumerate(b)))
     assert lesson["interval"](a, b) == pytest.approx(ends, rel=1e-3)
 
@@ -211,7 +215,8 @@ def test_wire(task):
     def nothing():
         return {n: torch.zeros_like(w[n]) for n in big}
 
-    e, memories = [nothing() for _ in of], [{} for _ in of]
+    e = [nothing() for _ in of]
+    memories = [{} for _ in of]
     follow(task, method, of, lambda w: lesson["one_round"](w, e, lesson["C"]), memories)
 
     method = fl.methods.stc(ratio=0.1)
@@ -291,12 +296,11 @@ def test_fed_gkt(monkeypatch):
     """Nothing is shuffled here: the lesson and the package draw their orders in their own ways."""
     monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
     its = {"clients": 3, "train": 90, "test": 60, "network": "digits_resnet"}
-    task, method = (
-        fl.tasks.classification("digits", **its),
-        fl.methods.fed_gkt(server_epochs=1),
-    )
+    task = fl.tasks.classification("digits", **its)
+    method = fl.methods.fed_gkt(server_epochs=1)
     how = {"batch_size": 16, "engine": "sequential", "progress": False}
-    start, end = method.server_side(task).start(), fl.run(method, task, 1, **how)
+    start = method.server_side(task).start()
+    end = fl.run(method, task, 1, **how)
     names = "distil loss adam learn client_night server_day gkt_round joint"
     lesson = definitions("papers/fed_gkt", names)
     f_s = fl.models.digits_server()
@@ -325,14 +329,14 @@ def test_fed_mmd_fusion():
     lesson = definitions("papers/fed_mmd_fusion", names)
     lesson |= {"copy": copy, "nn": torch.nn, "WIDTHS": WIDTHS}
     lesson |= {"cross_entropy": torch.nn.functional.cross_entropy}
-    dice, equal = torch.Generator().manual_seed(0), torch.testing.assert_close
-    a, b = torch.randn(6, 3, generator=dice), 1 + torch.randn(5, 3, generator=dice)
+    dice = torch.Generator().manual_seed(0)
+    equal = torch.testing.assert_close
+    a = torch.randn(6, 3, generator=dice)
+    b = 1 + torch.randn(5, 3, generator=dice)
     equal(lesson["mmd2"](a, b), mmd2(a, b), atol=1e-5, rtol=1e-4)
     lesson["mmd2"] = mmd2  # adds up in the same order: the last bit can decide a step
-    maps, lam = (
-        torch.randn(2, 3, 4, 2, 2, generator=dice),
-        torch.randn(4, generator=dice),
-    )
+    maps = torch.randn(2, 3, 4, 2, 2, generator=dice)
+    lam = torch.randn(4, generator=dice)
     multi = OPERATORS["multi"](4)
     multi.lam.data = lam.reshape(1, 4, 1, 1)
     equal(lesson["weighted"](*maps, lam), multi(*maps))

@@ -29,7 +29,8 @@ def test_history_is_that_of_one_process(name, deployment, record):
     )
     remote = fl.History.from_json(out)
     record(name, local, remote, "deployment")
-    assert remote == local and remote.meta["engine"]["name"] == "flower"
+    assert remote == local
+    assert remote.meta["engine"]["name"] == "flower"
     assert not any(row["refused"] or row["unevaluated"] for row in remote.rows)
 
 

@@ -47,7 +47,8 @@ def test_history_is_that_of_one_process(name, simulated):
 def test_a_stopped_simulation_goes_on_from_its_checkpoint_on_any_engine(
     engines, tmp_path
 ):
-    task, path = small(), tmp_path / "c"
+    task = small()
+    path = tmp_path / "c"
     first, second = [
         Grid(True) if e == "grid" else "sequential" for e in engines.split()
     ]
@@ -62,7 +63,9 @@ def test_what_a_client_has_lost_is_not_silently_begun_anew():
             context.state.clear()
 
     first, second, third = refusals(Grid(change=restarts), "dgc")
-    assert not first and not second and list(third) == [0, 1, 2, 3]
+    assert not first
+    assert not second
+    assert list(third) == [0, 1, 2, 3]
     assert all("lost" in why for why in third.values())
     # of a method whose clients keep nothing
     assert refusals(Grid(change=restarts)) == [{}, {}, {}]
@@ -119,7 +122,9 @@ def test_a_bad_answer_is_refused_and_the_others_are_used(change, reason):
     first, second, third = refusals(
         Grid(change=bad, timeout=0.3 if reason else 5.0), "rpn"
     )
-    assert not first and not third and list(second) == ([1] if reason else [])
+    assert not first
+    assert not third
+    assert list(second) == ([1] if reason else [])
     assert reason is None or reason in second[1]
 
 
@@ -175,7 +180,8 @@ def test_a_node_that_cannot_take_part_is_turned_away_and_named(change, reason, c
             reply.content[flower.RECORD].update(change)
 
     remote = fl.run("fedavg", small(), 1, threads=1, engine=Grid(change=strange))
-    assert remote.rows[0]["refused"] == {3: "not connected"} and reason in caplog.text
+    assert remote.rows[0]["refused"] == {3: "not connected"}
+    assert reason in caplog.text
 
 
 def test_the_run_config_states_an_experiment():
@@ -193,7 +199,8 @@ def test_the_run_config_states_an_experiment():
         "wait": 600,
     }
     e = experiment(config)
-    assert e.options == {"share": 0.5, "by": "samples"} and e.augment == (
+    assert e.options == {"share": 0.5, "by": "samples"}
+    assert e.augment == (
         "crop",
         "flip",
     )

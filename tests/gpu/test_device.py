@@ -58,13 +58,13 @@ def test_a_round_is_that_of_a_cpu(name, engine):
 
 @pytest.mark.parametrize("name", ["dgc", "fed_gkt"])
 def test_a_run_goes_on_from_its_checkpoint(name, tmp_path):
-    task, how = small(DEVICE), {"progress": False}
+    task = small(DEVICE)
+    how = {"progress": False}
     whole = fl.run(name, task, 3, **how)
     fl.run(name, task, 2, checkpoint=tmp_path / "c", **how)
     again = fl.run(name, task, 3, checkpoint=tmp_path / "c", **how)
-    assert len(again) == 3 and again.final["loss"] == pytest.approx(
-        whole.final["loss"], rel=0.02
-    )
+    assert len(again) == 3
+    assert again.final["loss"] == pytest.approx(whole.final["loss"], rel=0.02)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
@@ -75,7 +75,8 @@ def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(
     def network(shape, classes):
         return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, classes))
 
-    task, how = small(DEVICE, network=network), {"engine": engine, "progress": False}
+    task = small(DEVICE, network=network)
+    how = {"engine": engine, "progress": False}
     exact = fl.run("fedavg", task, 2, participation=0.5, **how)
     again = fl.run("fedavg", task, 2, participation=0.5, precision=precision, **how)
     near = 1e-3 if precision == "float32" else 0.15

@@ -125,9 +125,11 @@ def test_a_command_line_is_refused_in_one_sentence(nothing_trains, folder, line,
 
     before = files()
     status, err = said(line.split())
-    assert status == 2 and noun in err, err
+    assert status == 2
+    assert noun in err, err
     [error] = err.splitlines()
-    assert error.startswith("fedlearn: ") and len(error) < 800
+    assert error.startswith("fedlearn: ")
+    assert len(error) < 800
     assert files() == before
 
 
@@ -156,7 +158,8 @@ TASK = fl.tasks.classification("digits", 2, train=40, test=20)
 HISTORY = fl.History("fedavg", {}, [{"round": 1, "accuracy": 0.5, "loss": 1.0}])
 
 
-X, Y = np.random.default_rng(0).random((40, 4)), np.arange(40) % 3
+X = np.random.default_rng(0).random((40, 4))
+Y = np.arange(40) % 3
 
 
 def own(x=X, **how):
@@ -202,7 +205,8 @@ def test_a_network_is_refused_when_the_task_is_built(name):
     state = torch.get_rng_state()
     with pytest.raises(ValueError, match=noun) as caught:
         own(network=network)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -234,7 +238,8 @@ def test_a_call_is_refused_in_one_sentence(name, nothing_trains):
     call, noun = CALLS[name]
     with pytest.raises((ValueError, DataError), match=f"(?i){noun}") as caught:
         call()
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
 
 
 def test_an_option_of_a_method_is_not_one_of_a_run():

@@ -16,7 +16,8 @@ Normalised = import_module("fedlearn.methods.fednova").Normalised
 @pytest.mark.parametrize("clients", [(0, 1, 2), (0, 2)])
 def test_fednova_is_normalised_averaging(clients):
     """Section 4: tau = 6, 2, 2. A refused client counts in no sum."""
-    sizes, tau = (25, 10, 5), (6, 2, 2)
+    sizes = (25, 10, 5)
+    tau = (6, 2, 2)
     u = torch.tensor([[0.6, -0.3], [0.1, 0.5], [-0.2, 0.2]])
     ctx = Context(
         SimpleNamespace(sizes=sizes),

@@ -32,7 +32,8 @@ def test_a_figure_has_number_caption_text_and_one_svg_a_panel():
         "4.2", [axes(), axes()], caption="What *is*.", alt="two <lines>"
     )
     page = shown._repr_html_()
-    assert page.count("<svg") == 2 and "Figure 4.2.</b> What <em>is</em>." in page
+    assert page.count("<svg") == 2
+    assert "Figure 4.2.</b> What <em>is</em>." in page
     assert 'aria-label="two &lt;lines&gt;"' in page
     ids = re.findall(r'id="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "two elements with one id"
@@ -75,9 +76,11 @@ def test_a_panel_trains_what_is_chosen(monkeypatch):
     assert [s.value for s in sliders] == [12, "all three", 12, 0, *3 * [stored]]
     sliders[0].value = 2
     button.click()
-    assert bar.value == bar.max == 3 and bar.description.startswith("STC, round 1: 0.")
+    assert bar.value == bar.max == 3
+    assert bar.description.startswith("STC, round 1: 0.")
     *_, first = displayed
-    assert "Figure 4.5b." in first.content and "STC 0." in first.content
+    assert "Figure 4.5b." in first.content
+    assert "STC 0." in first.content
     sliders[-1].value = 10.0
     button.click()
     *_, rounds, _, _ = displayed
@@ -117,7 +120,8 @@ def test_compare_draws_every_history(histories):
 
 
 def test_summary(histories):
-    average, pooled = histories["fedavg"], histories["rpn"]
+    average = histories["fedavg"]
+    pooled = histories["rpn"]
     runs = {"FedAvg": [average, average], "RPN": pooled}
     rows = fl.summary(runs, target=2.0, megabytes=pooled.megabytes[-1])
     assert rows.loc["FedAvg", "last test"].endswith("± 0.000")
@@ -131,6 +135,9 @@ def test_summary(histories):
 
 def test_the_playground_carries_the_digits_and_the_links():
     widget = fl.book.playground("a-liar")
-    assert widget.scene == "a-liar" and len(widget.digits) == 1797 * 65
-    assert widget.about["train"] == 1347 and [*widget.links] == [*fl.link.PRESETS]
-    assert "render" in widget._esm and ".fl-play" in widget._css
+    assert widget.scene == "a-liar"
+    assert len(widget.digits) == 1797 * 65
+    assert widget.about["train"] == 1347
+    assert [*widget.links] == [*fl.link.PRESETS]
+    assert "render" in widget._esm
+    assert ".fl-play" in widget._css

@@ -112,7 +112,8 @@ def test_an_opening_table_has_the_last_tests_that_are_stored():
 
 
 def test_the_stored_runs_are_those_that_the_chapter_states():
-    spec, stored = chapter_file("seeing"), fl.book.seen()
+    spec = chapter_file("seeing")
+    stored = fl.book.seen()
     runs = {tuple(row[:2]) for row in stored["rounds"]}
     assert runs == {*itertools.product(spec["grid"]["clients"], spec["grid"]["pooled"])}
     stated, kept = (

@@ -185,7 +185,8 @@ def test_a_buffer_that_training_assigns_is_part_of_the_state(tmp_path):
     copied, assigned = (
         fl.run("fedavg", smoothed(assigned=assigned), 3) for assigned in (False, True)
     )
-    assert copied == assigned and assigned.network().mean.any()
+    assert copied == assigned
+    assert assigned.network().mean.any()
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,8 @@ def test_what_a_builder_keeps_is_not_trained():
 
     before = kept.clone()
     first, second = (fl.run("fedavg", make(network), 2) for _ in range(2))
-    assert first == second and torch.equal(kept, before)
+    assert first == second
+    assert torch.equal(kept, before)
 
 
 def test_a_builder_draws_alike_from_every_generator():

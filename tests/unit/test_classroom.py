@@ -56,10 +56,8 @@ def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path, monkeypatc
         'fl.solution("a-b")',
         'x = 1\nfl.solution("a-c")',
     ]
-    source, out = (
-        book(tmp_path / "book", *cells, 'fl.solution("a-d")'),
-        tmp_path / "out",
-    )
+    source = book(tmp_path / "book", *cells, 'fl.solution("a-d")')
+    out = tmp_path / "out"
     before = sources(source / "a.ipynb")
     out.mkdir()
     (out / "mine.txt").write_text("mine")
@@ -71,20 +69,22 @@ def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path, monkeypatc
         "nbgrader_config.py",
     }
     *kept, paper = sources(out / "a.ipynb")
-    assert kept == [STUB, CHECK, "x = 1"] and "marked by hand" in paper
+    assert kept == [STUB, CHECK, "x = 1"]
+    assert "marked by hand" in paper
     *_, stub, asserted, text, hand = sources(out / "source/a/a.ipynb")
-    assert stub.startswith(STUB) and asserted == ASSERTED and "marked by hand" in hand
-    assert "--instructor" in stub and "--instructor" in hand
+    assert stub.startswith(STUB)
+    assert asserted == ASSERTED
+    assert "marked by hand" in hand
+    assert "--instructor" in stub
+    assert "--instructor" in hand
     with pytest.raises(ValueError, match="--force"):
         classroom.make(source, out)
     for inside in ("book/class", "."):
         with pytest.raises(ValueError, match="overlap"):
             classroom.make(source, tmp_path / inside, force=True)
     classroom.make(source, out, force=True)
-    assert (
-        sources(source / "a.ipynb") == before
-        and (out / "mine.txt").read_text() == "mine"
-    )
+    assert sources(source / "a.ipynb") == before
+    assert (out / "mine.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("place", ["", "part"])
@@ -145,7 +145,8 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     assert setup == classroom.BEGIN
     assert shown[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
     assert shown[2] == prompt["source"][0].replace("[there](#there)", "there")
-    assert shown[3].startswith(STUB) and shown[4] == ASSERTED
+    assert shown[3].startswith(STUB)
+    assert shown[4] == ASSERTED
     assert (
         json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
     )
@@ -214,8 +215,10 @@ def test_every_link_and_every_page_is_there(course):
     for name, place in config["sphinx"]["local_extensions"].items():
         assert (course / place / f"{name}.py").exists()
     setup = (course / "setup.md").read_text()
-    assert "pip install -r requirements.txt" in setup and "make live" not in setup
-    assert (course / "README.md").exists() and (course / "references.bib").exists()
+    assert "pip install -r requirements.txt" in setup
+    assert "make live" not in setup
+    assert (course / "README.md").exists()
+    assert (course / "references.bib").exists()
 
 
 def everything(course):
@@ -263,7 +266,8 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
     words = ["classroom", str(BOOK), str(out), "--for", "nbgrader", "--instructor"]
     assert main(words) is None
     said = capsys.readouterr().out
-    assert "instructor" in said and "source" in said
+    assert "instructor" in said
+    assert "source" in said
     guide = {
         p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()
     }
@@ -326,8 +330,10 @@ def test_assignments_have_numbers_of_a_students_own(tmp_path):
     ]
     assert main(words) is None
     text = "\n".join(sources(out / "source" / "rpn" / "rpn.ipynb"))
-    assert classroom.STUDENT in text and "fl.book.course(student)" in text
-    assert 'fl.book.given("rpn-numbers")' in text and 'given("rpn-pool")' not in text
+    assert classroom.STUDENT in text
+    assert "fl.book.course(student)" in text
+    assert 'fl.book.given("rpn-numbers")' in text
+    assert 'given("rpn-pool")' not in text
     rows = (out / "instructor" / "numbers.csv").read_text().splitlines()
     assert {row.partition(",")[0] for row in rows} == {"student", "ann", "zoë"}
     assert fl.book.seed() == 0
@@ -339,18 +345,18 @@ def test_progress_is_kept_beside_the_notebooks(tmp_path, monkeypatch):
     (tmp_path / "part").mkdir()
     (tmp_path / "_toc.yml").touch()
     monkeypatch.chdir(tmp_path / "part")
-    assert len(fl.progress()) == 0 and not fl.check("rpn-numbers", 7)
+    assert len(fl.progress()) == 0
+    assert not fl.check("rpn-numbers", 7)
     assert not (tmp_path / check.PROGRESS).exists(), "only notebooks keep it"
     monkeypatch.setattr(check, "kernel", lambda: True)
     for answer in (7, ..., 1_199_882 - 8 * (32 + 32 * 64), 8):
         fl.check("rpn-numbers", answer)
     row = fl.progress().loc["rpn-numbers"]
-    assert row["right"] and row["checks"] == 3, "what was right stays right"
+    assert row["right"]
+    assert row["checks"] == 3, "what was right stays right"
     (tmp_path / check.PROGRESS).write_text("mine")
-    assert (
-        not fl.check("rpn-numbers", 7)
-        and (tmp_path / check.PROGRESS).read_text() == "mine"
-    )
+    assert not fl.check("rpn-numbers", 7)
+    assert (tmp_path / check.PROGRESS).read_text() == "mine"
     with pytest.raises(ValueError, match="columns"):
         fl.progress()
 

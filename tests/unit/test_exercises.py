@@ -48,14 +48,16 @@ def test_the_reference_answer_is_right(exercise):
 
 def test_every_solution_can_be_shown():
     names = [name for chapter in CHAPTERS for name in solutions(chapter)]
-    assert {*EXERCISES} < {*names} and len(names) == len({*names})
+    assert {*EXERCISES} < {*names}
+    assert len(names) == len({*names})
     assert {*WRONG} == {*EXERCISES}
     assert all(fl.solution(name).text for name in {*names} - {*EXERCISES})
 
 
 def changed_answers():
     """exercise -> (old, new, noun of the reason) of each line of the table."""
-    table, exercise = {}, ""
+    table = {}
+    exercise = ""
     for line in Path(__file__).with_name("wrong_answers.txt").read_text().splitlines():
         if line.startswith(" "):
             cells = (cell.strip() for cell in (line + " ").split(" =>"))
@@ -147,7 +149,9 @@ def hostile(exercise, functions):
 def test_no_strange_answer_is_right_or_leaves_the_check(exercise):
     for answer in [*VALUES, *hostile(exercise, ACTIONS)]:
         verdict = fl.check(exercise, answer)
-        assert not verdict and len(repr(verdict)) < 700 and "\n" not in repr(verdict)
+        assert not verdict
+        assert len(repr(verdict)) < 700
+        assert "\n" not in repr(verdict)
 
 
 # ---- check and solution --------------------------------------------------------------------------
@@ -164,20 +168,21 @@ class Blank:
 def test_an_empty_answer_is_no_wrong_answer():
     for answer in (None, ..., lambda x: ..., lambda x: None, (len, lambda x: None)):
         verdict = fl.check("rpn-pool", answer)
-        assert empty(answer) and not verdict and "no answer yet" in repr(verdict)
-    assert (
-        empty(Blank)
-        and not empty(solutions)
-        and not empty(0)
-        and not empty(lambda x: x)
-    )
+        assert empty(answer)
+        assert not verdict
+        assert "no answer yet" in repr(verdict)
+    assert empty(Blank)
+    assert not empty(solutions)
+    assert not empty(0)
+    assert not empty(lambda x: x)
 
 
 def test_a_verdict_says_why():
     assert repr(Verdict("a-b", None)) == "a-b: right."
     assert "not yet, because it is too long" in repr(Verdict("a-b", "it is too long"))
     test = number(100, {50: "half"}, tolerance=0.01)
-    assert test(100.5) is None and "half" in test(50.2)
+    assert test(100.5) is None
+    assert "half" in test(50.2)
     for value, noun in (
         (1000, "too large"),
         (98, "too small"),
@@ -206,7 +211,8 @@ def student(monkeypatch):
 
 @pytest.mark.parametrize("exercise", VARIED)
 def test_a_student_has_numbers_and_an_answer_of_their_own(exercise, student):
-    book, answers = fl.book.given(exercise), []
+    book = fl.book.given(exercise)
+    answers = []
     for name in ("ann", "ben", "zoë", "1234567"):
         student(name)
         assert fl.book.given(exercise) == fl.book.given(exercise) != book
@@ -232,7 +238,8 @@ def test_the_seed_is_the_students(student, monkeypatch, tmp_path):
     assert fl.book.seed() == 0
     first = check.drawn(3)
     student("zoë")
-    assert fl.book.seed() == 659732614 and not torch.equal(check.drawn(3), first)
+    assert fl.book.seed() == 659732614
+    assert not torch.equal(check.drawn(3), first)
     student(" ZOE\u0308 ")
     assert fl.book.seed() == 659732614, "written in another way"
     (tmp_path / "zoë" / "rpn").mkdir(parents=True)

@@ -37,7 +37,8 @@ def test_a_method_and_a_network_by_file_and_by_module(here, name, capsys):
     )
     assert not cli.main([*line.split(), "--train", "200", "--out", "-"])
     ours, same = json.loads(capsys.readouterr().out)
-    assert ours["method"] == "halved" and ours["meta"]["task"]["network"] == network
+    assert ours["method"] == "halved"
+    assert ours["meta"]["task"]["network"] == network
     assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in same["rows"]]
     assert not list(here.glob("*.checkpoint")) + list(
         (here / "own").glob("*.checkpoint")

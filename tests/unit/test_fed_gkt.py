@@ -22,7 +22,8 @@ def task():
 
 
 def parties(task, **options):
-    method, settings = fl.methods.fed_gkt(**options), fl.Settings(batch_size=B)
+    method = fl.methods.fed_gkt(**options)
+    settings = fl.Settings(batch_size=B)
     return method.server_side(task, settings), fl.clients(method, task, settings)
 
 
@@ -31,7 +32,8 @@ class Only:
     word about what a client answers."""
 
     def __init__(self, clients, who, change):
-        self.clients, self.who = clients, who
+        self.clients = clients
+        self.who = who
         self.change = change or (lambda k, data: data)
 
     def exchange(self, t, kind, clients, write):
@@ -59,12 +61,14 @@ def noise(*shape, seed=0):
 
 
 def kl(teacher, student, T=3.0):
-    p, log_q = F.softmax(teacher / T, 1), F.log_softmax(student / T, 1)
+    p = F.softmax(teacher / T, 1)
+    log_q = F.log_softmax(student / T, 1)
     return T**2 * F.kl_div(log_q, p, reduction="batchmean")
 
 
 def test_stacked_clients_of_whom_some_have_no_teacher(task):
-    method, who = fl.methods.fed_gkt(alpha=0.5), [0, 1, 2]
+    method = fl.methods.fed_gkt(alpha=0.5)
+    who = [0, 1, 2]
     net = fl.initial_network(method, task)
     memories = [
         {"z_s": noise(task.sizes[0], 10)},
@@ -120,15 +124,14 @@ BAD = {
 @pytest.mark.parametrize("change, reason", BAD.values(), ids=BAD)
 def test_bad_uploads_are_refused_and_nothing_changes(change, reason, task):
     server, data, _ = upload(task, change)
-    state, before = (
-        server.start(),
-        {n: w.clone() for n, w in server.start().weights.items()},
-    )
+    state = server.start()
+    before = {n: w.clone() for n, w in server.start().weights.items()}
     ask = asking(fl.clients(server.method, task), 1, (1,), lambda k, answer: data)
     with pytest.raises(fl.WireError, match=r"\[0, 1, 2, 3\]"):
         server.round(1, state, ask)
     assert re.search(reason, ask.row["refused"][1])
-    assert state.memory.keys() == {"plateau"} and equal(before, state.weights)
+    assert state.memory.keys() == {"plateau"}
+    assert equal(before, state.weights)
 
 
 def test_synchronous_needs_everybody(task):
@@ -145,7 +148,8 @@ def test_synchronous_needs_everybody(task):
 def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     server, clients = parties(task, **LATE)
     first = played(server, clients, server.start(), 1, (0, 1, 2))
-    assert "z_s 3" not in first.memory and len(first.memory["z_s 1"]) == task.sizes[1]
+    assert "z_s 3" not in first.memory
+    assert len(first.memory["z_s 1"]) == task.sizes[1]
     state = played(server, clients, first, 2, (0, 3))
     assert torch.equal(state.memory["features 1"], first.memory["features 1"])
     assert not torch.equal(state.memory["z_s 1"], first.memory["z_s 1"])

@@ -40,7 +40,8 @@ def test_resnet18_has_510778_parameters_in_18_modules(resnet):
         5_130,
     ]
     small = kgf.represent(resnet)
-    state, learned = state_of(small), {name for name, _ in small.named_parameters()}
+    state = state_of(small)
+    learned = {name for name, _ in small.named_parameters()}
     modules = kgf.modules(fl.wire.Schema({n: tuple(t.shape) for n, t in state.items()}))
     assert [sum(state[n].numel() for n in m if n in learned) for m in modules] == paper
     assert parameter_count(small) == sum(paper) == 510_778
@@ -51,7 +52,8 @@ def test_there_and_back(name):
     shape = (1, 8, 8) if name.startswith("digits") else (3, 32, 32)
     net = fl.models.NETWORKS[name](shape).eval()
     small = kgf.represent(net, 8)
-    plain, x = kgf.write_out(small), torch.randn(2, *shape)
+    plain = kgf.write_out(small)
+    x = torch.randn(2, *shape)
     with torch.no_grad():
         torch.testing.assert_close(plain(x), small(x))
     assert list(plain.state_dict()) == list(net.state_dict())
@@ -63,8 +65,11 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(
     resnet, count, groups
 ):
     """As many as participants or modules, contiguous, and none is sent much more often."""
-    names, rounds = {n: tuple(t.shape) for n, t in state_of(resnet).items()}, []
-    schema, task, who = fl.wire.Schema(names), SimpleNamespace(seed=0), range(count)
+    names = {n: tuple(t.shape) for n, t in state_of(resnet).items()}
+    rounds = []
+    schema = fl.wire.Schema(names)
+    task = SimpleNamespace(seed=0)
+    who = range(count)
     of = {n: i for i, module in enumerate(kgf.modules(schema)) for n in module}
     for t in (1, 2):
         contexts = [Context(task, t, k, schema=schema, participants=who) for k in who]
@@ -73,7 +78,8 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(
         )
     one, two = rounds
     sent = set(one)
-    assert one != two and len(sent) == groups
+    assert one != two
+    assert len(sent) == groups
     if groups == count:  # one module each may be asked for
         kgf.Modules(groups).validate(contexts[0])
     assert sorted(n for group in sent for n in group) == sorted(names)
@@ -85,7 +91,8 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_redraw_gives_both_sides_new_kernels_each_round(task, engine):
     method = fl.methods.fed_kgf(base_kernels=8, redraw=True)
-    history, losses = fl.run(method, task, 2, engine=engine), []
+    history = fl.run(method, task, 2, engine=engine)
+    losses = []
     net = fl.initial_network(method, task)
     for t in (1, 2):
         method.model.refresh(net, task, t)

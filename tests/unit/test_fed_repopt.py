@@ -37,7 +37,8 @@ def lived(net):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("form", reparam.FORMS)
 def test_every_form_folds_into_one_kernel_a_block(family, form):
-    make, x = models.NETWORKS[family], noise(5, 1, 8, 8, seed=9)
+    make = models.NETWORKS[family]
+    x = noise(5, 1, 8, 8, seed=9)
     net = lived(make(form=form))
     folded = reparam.deploy(net).eval()
     torch.testing.assert_close(folded(x), net(x), atol=1e-12, rtol=1e-12)
@@ -45,7 +46,8 @@ def test_every_form_folds_into_one_kernel_a_block(family, form):
     if form == "csla":
         one = reparam.collapse(net)
         for mode in (True, False):
-            result, expected = one.train(mode)(x), net.train(mode)(x)
+            result = one.train(mode)(x)
+            expected = net.train(mode)(x)
             torch.testing.assert_close(result, expected, atol=1e-12, rtol=1e-12)
 
 
@@ -87,7 +89,9 @@ def test_repopt_is_csla(family, how, task):
 
 def test_constants_are_sent_until_the_client_has_answered(task):
     server = fl.methods.fed_repopt(scales=scales(task, 2.0)).server_side(task)
-    side, state, memory = fl.methods.fed_repopt().client_side(task), server.start(), {}
+    side = fl.methods.fed_repopt().client_side(task)
+    state = server.start()
+    memory = {}
     first, later = (
         server.send(2, 0, state, last_seen)[0] for last_seen in ({}, {0: 1})
     )

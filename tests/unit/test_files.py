@@ -21,9 +21,8 @@ def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
 
     with pytest.raises(OSError, match="a.json cannot be written: No space"):
         write_atomically(path, fail)
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == [
-        "a.json"
-    ]
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_where_nothing_can_be_written(tmp_path):

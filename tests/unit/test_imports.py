@@ -23,7 +23,8 @@ CORE |= {"checkpoint", "extensions"}
 
 def imported(name: str) -> set[str]:
     """The modules of the package that a module imports anywhere, but for type checkers."""
-    path, names = FILES[name], set()
+    path = FILES[name]
+    names = set()
     package = ["", *name.split(".")][: None if path.name == "__init__.py" else -1]
 
     def visit(node: ast.AST) -> None:
@@ -66,7 +67,8 @@ def test_the_small_package_imports_no_engine_and_no_page():
 
 def test_an_engine_imports_the_small_package_alone():
     """``core`` loads engines by name, so their imports are counted as those of core."""
-    reached, names = set(), [name for name in FILES if name.startswith("engines.")]
+    reached = set()
+    names = [name for name in FILES if name.startswith("engines.")]
     while names:
         name = names.pop()
         reached.add(name)

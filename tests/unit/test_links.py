@@ -54,7 +54,9 @@ def test_what_does_not_fit_is_refused(make, noun):
 
 
 def test_a_message_has_just_the_tensors_of_the_schema(task):
-    ctx, up, down = context(task, {}), fl.Uplink(), fl.Downlink(Residual())
+    ctx = context(task, {})
+    up = fl.Uplink()
+    down = fl.Downlink(Residual())
     with pytest.raises(ValueError, match="schema.*more"):
         fl.Downlink().encode(ZERO | {"more": torch.zeros(1)}, ctx)
     sections = up.encode(ZERO, ctx)
@@ -73,7 +75,9 @@ def test_feedback_keeps_what_later_steps_leave_out(task, coder):
     schema = Schema(
         {"a": (4, 2), "b": (4,), "c": (9, 4), "mean": (4,)}, frozenset({"mean"})
     )
-    memory, total, x = {}, {}, {n: noise(*s) for n, s in schema.shapes.items()}
+    memory = {}
+    total = {}
+    x = {n: noise(*s) for n, s in schema.shapes.items()}
     for t in range(1, 9):
         ctx = context(task, memory, schema, t)
         sections = link.encode(x, ctx)

@@ -46,13 +46,15 @@ def test_options_that_cannot_be(name, options, noun, task, monkeypatch):
     monkeypatch.setattr(local, "train", lambda *args: pytest.fail("training began"))
     with pytest.raises(ValueError, match=noun) as error:
         fl.run(fl.methods.get(name, **options), task, 1)
-    assert str(error.value).count("\n") == 0 and str(error.value).endswith(".")
+    assert str(error.value).count("\n") == 0
+    assert str(error.value).endswith(".")
 
 
 @pytest.mark.parametrize("name", ["stc", "signsgd"])
 def test_late_clients_rebuild_the_server_model_exactly(name, task):
     method = fl.methods.get(name)
-    server, clients = method.server_side(task), fl.clients(method, task)
+    server = method.server_side(task)
+    clients = fl.clients(method, task)
     state = server.start()
     last_seen = {}
     for t, who in {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}.items():

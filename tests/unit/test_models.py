@@ -38,7 +38,8 @@ def test_parameters_and_multiply_adds(name):
 @pytest.mark.parametrize("name", sorted({*models.NETWORKS} - {"repvgg_b1"}))
 def test_every_network_takes_every_image_size(name):
     for shape in (1, 8, 8), (3, 32, 32):
-        net, x = models.NETWORKS[name](shape, 7), torch.ones(2, *shape)
+        net = models.NETWORKS[name](shape, 7)
+        x = torch.ones(2, *shape)
         assert net(x).shape == (2, 7)
         assert torch.equal(net.eval()(x), net.classifier(net.extractor(x)))
 
@@ -48,7 +49,8 @@ def test_weights_from_a_file(tmp_path):
         task = fl.tasks.classification("digits", 1, train=20, network=name, seed=seed)
         return fl.initial_network(fl.methods.fedavg(), task).state_dict()
 
-    file, state = tmp_path / "mine.pt", start("digits_cnn", 5)
+    file = tmp_path / "mine.pt"
+    state = start("digits_cnn", 5)
     torch.save({n: t for n, t in state.items() if t.is_floating_point()}, file)
     loaded = start(f"digits_cnn@{file}")
     assert all(torch.equal(t, loaded[n]) for n, t in state.items())

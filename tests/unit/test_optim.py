@@ -17,8 +17,10 @@ def walked(optimizer, reference, count=6):
     start, *grads = [
         [torch.randn(s, generator=dice) for s in SHAPES] for _ in range(count + 1)
     ]
-    ours, theirs = [t.clone() for t in start], [nn.Parameter(t.clone()) for t in start]
-    state, torchs = optimizer.init(ours, Context(None, 1)), reference(theirs)
+    ours = [t.clone() for t in start]
+    theirs = [nn.Parameter(t.clone()) for t in start]
+    state = optimizer.init(ours, Context(None, 1))
+    torchs = reference(theirs)
     for gs in grads:
         optimizer.step(ours, gs, state)
         for p, g in zip(theirs, gs, strict=True):

@@ -41,7 +41,8 @@ FRAME = pandas.DataFrame(X, columns=["age", "dose", "weight", "size"]).assign(
 def refused(noun, make, *args, **how):
     with pytest.raises((ValueError, DataError), match=f"(?s){noun}") as caught:
         make(*args, **how)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
 
 
 def rows(x):
@@ -82,7 +83,8 @@ def folder(path, pictures, classes="ab"):
 )
 def test_arrays_of_every_layout(x, channels, shape):
     data = fl.data.arrays(x, Y, channels=channels)
-    assert data.train_x.shape == (48, *shape) and data.test_x.shape == (12, *shape)
+    assert data.train_x.shape == (48, *shape)
+    assert data.test_x.shape == (12, *shape)
     assert torch.bincount(data.test_y).tolist() == [4, 4, 4]
     task = fl.tasks.classification(data, 2)
     inputs = task.inputs(data.train_x)
@@ -109,7 +111,8 @@ def test_pictures_of_16_bits_keep_their_values(tmp_path):  # h01
     root = folder(tmp_path, map(Image.fromarray, x))
     refused("loader=PIL.Image.open", fl.data.dataset, ImageFolder(root))
     data = fl.data.dataset(ImageFolder(root, loader=Image.open))
-    assert data.train_x.shape[1:] == (1, 8, 8) and rows(whole(data)[0]) == rows(x)
+    assert data.train_x.shape[1:] == (1, 8, 8)
+    assert rows(whole(data)[0]) == rows(x)
     assert data.names == ("a", "b")
 
 
@@ -301,7 +304,9 @@ def test_users_are_clients_under_their_names():
     ):
         data = fl.data.arrays(X, Y, users=users)
         task = fl.tasks.classification(data, metrics="per_client")
-        assert data.user_names == names and task.clients == 4 and task.sizes == [12] * 4
+        assert data.user_names == names
+        assert task.clients == 4
+        assert task.sizes == [12] * 4
     for users, noun in (
         ([np.nan, *floats[1:]], r"positions \[0\]"),
         (floats + 0.5, "0.5"),
@@ -320,12 +325,14 @@ def test_what_each_client_holds():
     data = fl.data.clients(parts)  # h22: as groupby of two columns gives them
     assert data.user_names == (*parts,)
     task = fl.tasks.classification(data)
-    assert task.sizes == [16] * 3 and torch.bincount(task.owners).tolist() == [4] * 3
+    assert task.sizes == [16] * 3
+    assert torch.bincount(task.owners).tolist() == [4] * 3
     for k, (x, _) in enumerate(parts.values()):
         samples = task.train[0][task.owned[k]], task.test[0][task.owners == k]
         assert rows(np.concatenate(samples)) == rows(np.float32(x))
     three = fl.data.clients({1: (X, Y), "1": (X, Y)}, test=(X[:9], Y[:9]))  # h36
-    assert three.user_names == (1, "1") and len(three.test_y) == 9
+    assert three.user_names == (1, "1")
+    assert len(three.test_y) == 9
     assert fl.tasks.classification(three).owners is None
 
 
@@ -353,7 +360,8 @@ def test_clients_that_cannot_be(data, noun):
 
 def test_the_test_set_is_a_share_or_is_given():
     data = fl.data.arrays(X, NAMES, test=0.5)
-    assert len(data.test_y) == 30 and data.names == ("high", "low", "mid")
+    assert len(data.test_y) == 30
+    assert data.names == ("high", "low", "mid")
     rare = fl.data.arrays(X[:32], [0] * 30 + [1] * 2, test=0.9)
     assert torch.bincount(rare.train_y).tolist() == [3, 1], "never all of a class"
     users = ["b", "a"] * 30
@@ -400,7 +408,8 @@ def test_data_sets_of_every_library(tmp_path):
     data = fl.data.dataset(ImageFolder(root))
     assert rows(whole(data)[0]) == rows(PICTURES[:20].transpose(0, 3, 1, 2))
     part = fl.data.dataset(Subset(ImageFolder(root), range(0, 20, 3)), test=0.4)
-    assert part.names == ("a", "b") and len(part.train_y) + len(part.test_y) == 7
+    assert part.names == ("a", "b")
+    assert len(part.train_y) + len(part.test_y) == 7
     triples = [(x, y, i) for i, (x, y) in enumerate(items(PICTURES))]
     refused("keys=", fl.data.dataset, triples)  # h35
     assert len(fl.data.dataset(triples, keys=(0, 1)).train_y) == 48
@@ -415,7 +424,8 @@ def test_classes_of_several_folders_are_matched_by_name(tmp_path):  # h34
     assert data.names == ("a", "b", "c")
     assert fl.tasks.classification(data).sizes == [16] * 3
     x, labels = whole(data)
-    assert (labels == "b").sum() == 30 and (labels == "a").sum() == 20
+    assert (labels == "b").sum() == 30
+    assert (labels == "a").sum() == 20
     with pytest.warns(UserWarning, match="'c'"):
         fl.data.dataset(sites["ab"], sites["ca"])
 
@@ -447,7 +457,8 @@ def test_a_table_goes_by_its_columns_names():  # h04
     net = fl.run("fedavg", task, 2, progress=False).network()
     features = FRAME[list(data.columns)]
     answers = task.predict(net, features)
-    assert {*answers} <= {*NAMES} and len({*answers}) > 1
+    assert {*answers} <= {*NAMES}
+    assert len({*answers}) > 1
     assert (
         task.predict(net, FRAME[["size", "age", "weight", "dose"]]) == answers
     ).all()
@@ -455,7 +466,8 @@ def test_a_table_goes_by_its_columns_names():  # h04
     refused("site", task.predict, net, FRAME)
     shuffled = FRAME.sample(frac=1, random_state=0)[[*FRAME.columns[::-1]]]
     tested = fl.data.table(FRAME, target="label", user="site", test=shuffled)
-    assert rows(tested.test_x) == rows(tested.train_x) and tested.test_users.min() >= 0
+    assert rows(tested.test_x) == rows(tested.train_x)
+    assert tested.test_users.min() >= 0
 
 
 @pytest.mark.parametrize(
@@ -550,7 +562,8 @@ def test_a_function_in_a_file_makes_data(tmp_path):
         "def nothing():\n    return 3\n"
     )
     task = fl.Experiment(dataset=f"{file}:wards", clients="users").make_task()
-    assert task.sizes == [8] * 4 and task.describe()["dataset"] == "wards"
+    assert task.sizes == [8] * 4
+    assert task.describe()["dataset"] == "wards"
     refused("maker", fl.tasks.classification, f"{file}:nothing")
 
 
@@ -582,14 +595,16 @@ def test_a_task_of_ones_own():
             exec(compile(code, "extend.md", "exec"), names)
             ends.append((names["task"], names["history"]))
     (numbers, regression), (plays, letters) = ends
-    assert regression.accuracy[-1] > 0.8 and numbers.class_counts.sum() == 480
+    assert regression.accuracy[-1] > 0.8
+    assert numbers.class_counts.sum() == 480
     answers = numbers.predict(
         regression.network(), names["homes"].test_x[:, 0, 0].numpy()
     )
     y = names["homes"].test_y
     r2 = 1 - (answers - y).square().mean() / y.var()
     assert float(r2) == pytest.approx(regression.accuracy[-1], abs=1e-6)
-    assert letters.accuracy[-1] > 1 / len(names["letters"]) and plays.clients == 2
+    assert letters.accuracy[-1] > 1 / len(names["letters"])
+    assert plays.clients == 2
     assert fl.run("fedavg", plays, 1) == fl.run("fedavg", plays, 1)
 
 

@@ -67,19 +67,20 @@ DRAWS = {
 @pytest.mark.parametrize("text", DRAWS)
 def test_draws_are_those_of_stored_runs(text):
     split = P.parse(text)(np.arange(40) % 10, 4, rng(3))
-    assert split.indices[1].tolist() == DRAWS[text] and split.permutations is None
+    assert split.indices[1].tolist() == DRAWS[text]
+    assert split.permutations is None
 
 
 def test_main_class_is_fed_kgf():
-    labels, coarse = (
-        rng(1).permutation(np.repeat(np.arange(100), 500)),
-        np.array(COARSE),
-    )
+    labels = rng(1).permutation(np.repeat(np.arange(100), 500))
+    coarse = np.array(COARSE)
     counts = histogram(P.main_class(0.8)(labels, 10, rng(), coarse=coarse), labels)
-    assert set(np.unique(counts)) == {11, 12, 400} and (counts.sum(1) == 5000).all()
+    assert set(np.unique(counts)) == {11, 12, 400}
+    assert (counts.sum(1) == 5000).all()
     for k, row in enumerate(counts):
         main = np.flatnonzero(row == 400)
-        assert len(main) == 10 and set(coarse[main]) == {2 * k, 2 * k + 1}
+        assert len(main) == 10
+        assert set(coarse[main]) == {2 * k, 2 * k + 1}
 
 
 @pytest.mark.parametrize(

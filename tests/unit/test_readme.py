@@ -51,7 +51,8 @@ sys.modules["mlflow"] = Named(log_metrics=log)
 @pytest.fixture
 def do(tmp_path):
     """do(words): run in a clean copy of what git knows, and of what is new."""
-    clone, git = tmp_path / "clone", ["git", "-C", str(ROOT), "ls-files", "-z"]
+    clone = tmp_path / "clone"
+    git = ["git", "-C", str(ROOT), "ls-files", "-z"]
     words = [*git, "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     for name in listed.split("\0")[:-1]:
@@ -79,7 +80,8 @@ def test_the_commands_run_in_a_clean_clone_one_after_the_other(do):
         assert program == "fedlearn", f"{command}: run it here, or name it in ELSEWHERE"
         done = do("-m", "fedlearn", *words, *smaller.get(words[0], "").split())
         printed = f"{command}\n{done.stdout}\n{done.stderr}"
-        assert done.returncode == 0 and "Traceback" not in printed, printed
+        assert done.returncode == 0
+        assert "Traceback" not in printed, printed
         assert done.stdout.strip(), command
         for option in {"--out", "--plot"} & {*words}:
             assert (do.folder / words[words.index(option) + 1]).is_file(), command
@@ -117,18 +119,19 @@ def test_one_value_fills_badges_links_and_citation(repository):
     readme, project, citation = after = repository.filled(*before, url)
     assert repository.filled(*after, url) == after
     assert [*repository.filled(*after, "")] == [*repository.filled(*before, "")]
-    links, version = tomllib.loads(project)["project"]["urls"], fedlearn.__version__
+    links = tomllib.loads(project)["project"]["urls"]
+    version = fedlearn.__version__
     assert links["Documentation"] == "https://someone.github.io/the-fork/"
     assert links["Source"] == url == yaml.safe_load(citation)["repository-code"]
     assert (
         yaml.safe_load(citation)["version"]
         == tomllib.loads(project)["project"]["version"]
     )
-    assert yaml.safe_load(citation)["version"] == version and readme.count("[![") == 3
+    assert yaml.safe_load(citation)["version"] == version
+    assert readme.count("[![") == 3
     there = repository.whole(readme, url, "v1")
-    assert f"]({url}/blob/v1/CHANGELOG.md)" in there and not re.search(
-        r"\]\((?!https:)", there
-    )
+    assert f"]({url}/blob/v1/CHANGELOG.md)" in there
+    assert not re.search(r"\]\((?!https:)", there)
     assert "the-fork/v1/book/images/playground.png)" in there
 
 

@@ -55,7 +55,9 @@ def test_every_run_can_be_made_and_stored_runs_are_found(scale):
         fl.partition.parse(run.experiment.partition)
     for trial in (trial for run in listed for trial in run.trials):
         e = trial.experiment
-        assert e.validation and e.test is None and e.seed >= 1000
+        assert e.validation
+        assert e.test is None
+        assert e.seed >= 1000
 
 
 def test_stored_runs_are_what_their_recipes_state():
@@ -150,12 +152,14 @@ def test_a_rate_is_chosen_on_validation_images(monkeypatch):
     for line in trials:
         task = line["meta"]["task"]
         assert (task["train"], task["test"], task["seed"]) == (180, 20, 1003)
-        assert task["validation"] and len(line["rows"]) == 1
+        assert task["validation"]
+        assert len(line["rows"]) == 1
     tried = {x["meta"]["options"]["lr"]: x["rows"][-1]["accuracy"] for x in trials}
     for line in whole:
         meta = line["meta"]
         assert meta["options"]["lr"] == recipes.best(tried)
-        assert meta["chosen_on"] == "validation" and meta["task"]["test"] == 20
+        assert meta["chosen_on"] == "validation"
+        assert meta["task"]["test"] == 20
         assert {float(v): a for v, a in meta["tuned"]["lr"].items()} == tried
     with pytest.raises(ValueError, match="accuracy"):
         recipes.best({0.1: float("nan")})

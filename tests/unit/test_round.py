@@ -37,7 +37,8 @@ def test_fedavg_is_the_average_of_models_trained_in_plain_pytorch(smooth):
         for k, indices in enumerate(task.split.indices):
             net.load_state_dict(w, strict=False)
             optimiser = torch.optim.SGD(net.parameters(), 0.05)
-            x, y = task.inputs(task.train[0][indices]), task.train[1][indices]
+            x = task.inputs(task.train[0][indices])
+            y = task.train[1][indices]
             shuffle = rng.generator(task.seed, "shuffle", t, k)
             for _ in range(2):
                 for picked in torch.randperm(len(y), generator=shuffle).split(16):
@@ -77,11 +78,13 @@ def test_an_exchange_counts_every_byte_and_notes_who_is_refused(question):
         return len(data)
 
     engine = Scripted([b"abc", b"defg", fl.WireError("Nobody there.")])
-    row, seen = {"refused": {}, "unevaluated": {}}, {0: 1}
+    row = {"refused": {}, "unevaluated": {}}
+    seen = {0: 1}
     train = question == "train"
     ask = Exchange(7, engine, row, seen)
     answers = list(ask(range(3), lambda k: (b"x" * (10 + k), k), odd, question))
-    assert answers == [(0, 3)] and seen == {0: 7 if train else 1}
+    assert answers == [(0, 3)]
+    assert seen == {0: 7 if train else 1}
     assert [*row["refused" if train else "unevaluated"]] == [1, 2]
     assert not row["unevaluated" if train else "refused"]
     way = "bytes" if train else "bytes_evaluation"
@@ -108,10 +111,12 @@ def test_a_round_of_refusals_leaves_the_state(task, name):
     before = copy.deepcopy(state)
     seen = {}
     new, row = one_round(server, Scripted([b"nonsense"] * 4), 1, state, seen)
-    assert list(row["refused"]) == [0, 1, 2, 3] and not seen
+    assert list(row["refused"]) == [0, 1, 2, 3]
+    assert not seen
     assert row["bytes_up"] == 4 * len(b"nonsense")
     for now in (new, state):
-        assert equal(now.weights, before.weights) and equal(now.memory, before.memory)
+        assert equal(now.weights, before.weights)
+        assert equal(now.memory, before.memory)
 
 
 def test_a_loss_of_three_times_the_lowest_is_a_jump():
@@ -207,17 +212,23 @@ def by_hand(rounds=3):
 
 
 def test_a_history_goes_to_json_and_pandas_and_back(tmp_path):
-    history, slower, other = by_hand(), by_hand(), by_hand()
+    history = by_hand()
+    slower = by_hand()
+    other = by_hand()
     slower.rows[0]["seconds"], other.rows[0]["loss"] = 9.0, 9.0
-    assert history == slower and history != other
+    assert history == slower
+    assert history != other
     history.to_json(tmp_path / "h.json")
     for source in (tmp_path / "h.json", history.to_json()):
         back = fl.History.from_json(source)
-        assert back == history and back.rows == history.rows
+        assert back == history
+        assert back.rows == history.rows
     assert np.isnan(history.to_pandas().accuracy[1])
     assert history.megabytes.tolist() == [11, 23, 36]
-    assert history.megabytes_to(0.2) == 23 and history.megabytes_to(0.5) is None
-    assert history.accuracy_at(35.9) == 0.2 and history.accuracy_at(1) is None
+    assert history.megabytes_to(0.2) == 23
+    assert history.megabytes_to(0.5) is None
+    assert history.accuracy_at(35.9) == 0.2
+    assert history.accuracy_at(1) is None
 
 
 def test_a_history_that_is_none_is_refused(tmp_path):
@@ -230,7 +241,8 @@ def test_a_history_that_is_none_is_refused(tmp_path):
 
 
 def test_a_client_answers_only_what_it_is_asked_for(task):
-    server, clients = FEDAVG.server_side(task), fl.clients(FEDAVG, task)
+    server = FEDAVG.server_side(task)
+    clients = fl.clients(FEDAVG, task)
     message = server.send(1, 0, server.start())[0]
     with pytest.raises(fl.WireError, match="'dance'"):
         clients.answer(1, 0, message, "dance")

@@ -40,7 +40,8 @@ def test_share_zero_is_fedavg_and_bytes_shrink_with_the_share(task):
         for s in (0, 1 / 3, 2 / 3, 1)
     ]
     ups = [h.bytes_up[0] for h in shares]
-    assert ups == sorted(ups, reverse=True) and len(set(ups)) == 4
+    assert ups == sorted(ups, reverse=True)
+    assert len(set(ups)) == 4
     average = fl.run(fl.methods.fedavg(), task, 1)
     for name, w in average.state.items():
         torch.testing.assert_close(shares[0].state[name], w, rtol=1e-5, atol=1e-6)
@@ -54,4 +55,5 @@ def test_threshold_and_half_precision_send_less(task):
     initial = state_of(fl.initial_network(fl.methods.rpn(), task))
     assert torch.equal(none.state["extractor.0.weight"], initial["extractor.0.weight"])
     half = fl.run(fl.methods.rpn(bits=16), task, 1)
-    assert half.bytes_up[0] < 0.6 * plain.bytes_up[0] and not half.rows[0]["refused"]
+    assert half.bytes_up[0] < 0.6 * plain.bytes_up[0]
+    assert not half.rows[0]["refused"]

@@ -42,8 +42,11 @@ def test_parameters_and_multiply_adds(name):
 
 # ---- heads
 
-SIZE, CLASSES = (64, 96), 3
-A, B, C = [4.0, 8, 60, 50, 0, 0], [50.0, 10, 62, 34, 2, 0], [52.0, 12, 60, 30, 1, 0]
+SIZE = (64, 96)
+CLASSES = 3
+A = [4.0, 8, 60, 50, 0, 0]
+B = [50.0, 10, 62, 34, 2, 0]
+C = [52.0, 12, 60, 30, 1, 0]
 CASES = {  # objects, and the losses of a loop over places that followed the papers
     "nothing": ([], 82.201665, 107.487405),
     "two": ([A, B], 44.462291, 42.593726),
@@ -63,7 +66,8 @@ def rows(name):
 
 def maps(head, batch=1):
     """Random outputs."""
-    g, outputs = rng.generator(0), []
+    g = rng.generator(0)
+    outputs = []
     for s in STRIDES[type(head)]:
         shape = batch, 5 + CLASSES, SIZE[0] // s, SIZE[1] // s
         outputs.append(torch.randn(shape, generator=g, dtype=torch.float64))
@@ -83,7 +87,8 @@ def test_losses_by_hand(name):
 @EACH_HEAD
 def test_images_clients_and_absent_images(head):
     count = len(CASES) - 1
-    y, outputs = torch.stack([rows(name) for name in CASES][:count]), maps(head, count)
+    y = torch.stack([rows(name) for name in CASES][:count])
+    outputs = maps(head, count)
     alone = torch.stack(
         [
             loss_of(head, [m[i : i + 1] for m in outputs], y[i : i + 1])
@@ -98,7 +103,9 @@ def test_images_clients_and_absent_images(head):
     loss = loss_of(head, [m.requires_grad_() for m in outputs], y)
     torch.testing.assert_close(count * loss, alone.sum() - alone[1])
     for g in torch.autograd.grad(loss, outputs):
-        assert g.isfinite().all() and not g[1].any() and g[2].any()
+        assert g.isfinite().all()
+        assert not g[1].any()
+        assert g[2].any()
 
 
 @EACH_HEAD
@@ -123,7 +130,8 @@ def test_learned_boxes_are_decoded(head):
 # ---- measures
 
 
-ONE, FAR = [0.0, 0, 10, 10, 0, 0], [20.0, 0, 40, 20, 0]
+ONE = [0.0, 0, 10, 10, 0, 0]
+FAR = [20.0, 0, 40, 20, 0]
 FIND = [0.0, 0, 10, 10, 0, 0.9]
 
 
@@ -216,7 +224,8 @@ OBJECT = (
     "<object><name>{}</name><difficult>{}</difficult><part><name>head</name></part><bndbox>"
     "<xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>"
 )
-DOG, HARD = ("dog", 0, 1, 1, 40, 40), ("person", 1, 11, 21, 60, 30)
+DOG = ("dog", 0, 1, 1, 40, 40)
+HARD = ("person", 1, 11, 21, 60, 30)
 
 
 def annotation(path, *objects):
@@ -240,7 +249,8 @@ def mask(path, *kinds, width=80):
 def copies(tmp_path, monkeypatch):
     """VOC and COCO of two pictures to train and one to test."""
     monkeypatch.setenv("FEDLEARN_DATA", str(tmp_path))
-    root, coco = tmp_path / "VOCdevkit" / "VOC2012", tmp_path / "coco"
+    root = tmp_path / "VOCdevkit" / "VOC2012"
+    coco = tmp_path / "coco"
     for kind in ("Main", "Segmentation"):
         lists = root / "ImageSets" / kind
         lists.mkdir(parents=True)
@@ -277,19 +287,26 @@ def copies(tmp_path, monkeypatch):
 
 def test_voc_and_coco(copies):
     source = find("voc:40", "boxes")
-    assert source.names == VOC and "2 of 5,717" in source.note
-    x, y = source.train_x, source.train_y
-    assert (x[:, :, :20] > 190).all() and not x[:, :, 20:].any()  # at the top left
-    dog, person = VOC.index("dog"), VOC.index("person")
+    assert source.names == VOC
+    assert "2 of 5,717" in source.note
+    x = source.train_x
+    y = source.train_y
+    assert (x[:, :, :20] > 190).all()
+    assert not x[:, :, 20:].any()  # at the top left
+    dog = VOC.index("dog")
+    person = VOC.index("person")
     # pixels 1 to 40 of 80, the last one included, are half of the picture's width
     assert y[0].tolist() == [[0, 0, 20, 20, dog, 0], [0, 0, 0, 0, NOTHING, 0]]
     assert y[1, 1].tolist() == [5, 10, 30, 15, person, 1]
     assert source.labels.tolist() == [dog, dog]
     source = find("voc:40", "masks")
     y = source.train_y
-    assert source.classes == 21 and y.shape == (2, 40, 40) and (y[:, 20:] == VOID).all()
+    assert source.classes == 21
+    assert y.shape == (2, 40, 40)
+    assert (y[:, 20:] == VOID).all()
     assert set(y[0, :20].unique().tolist()) == {0, 12, VOID}, "borders are void"
-    assert (y[0, 5:15, 5:10] == 12).all() and (y[1, 5:15, 15:20] == 15).all()
+    assert (y[0, 5:15, 5:10] == 12).all()
+    assert (y[1, 5:15, 15:20] == 15).all()
     source = find("coco:80", "boxes")
     assert source.names == ("person", "brush"), "in the order of their ids"
     assert source.train_y[0].tolist() == [
@@ -338,7 +355,8 @@ def test_only_the_head_is_trained_and_sent(name, count):
 @HERE
 def test_maps_are_cached(monkeypatch):
     monkeypatch.setattr(trunk, "cache", {})
-    net, x = trunk.Trunk(), torch.randn(3, 3, 64, 64)
+    net = trunk.Trunk()
+    x = torch.randn(3, 3, 64, 64)
     alone = [net.compute(row[None]) for row in x]
     whole = [torch.cat(parts) for parts in zip(*alone, strict=True)]
     with torch.inference_mode():
@@ -349,7 +367,9 @@ def test_maps_are_cached(monkeypatch):
         whole, first, again, trunk.CHANNELS, (8, 4, 2), strict=True
     ):
         assert a.shape == (3, channels, side, side)
-        assert torch.equal(a, b) and torch.equal(b, c.flip(0)) and not c.is_inference()
+        assert torch.equal(a, b)
+        assert torch.equal(b, c.flip(0))
+        assert not c.is_inference()
 
 
 def test_a_missing_trunk(monkeypatch):
@@ -373,4 +393,5 @@ def test_stacked_training_is_sequential_training(kind, spare):
     apart, moved = trained_both_ways(
         fl.methods.fedavg(0.05), task, settings, torch.float64, spare
     )
-    assert apart <= 1e-9 and moved > 1e-3
+    assert apart <= 1e-9
+    assert moved > 1e-3

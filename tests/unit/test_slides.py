@@ -33,14 +33,17 @@ def test_a_slide_has_a_picture_an_equation_or_a_question():
     page, talk, total, look, verdict = sections()
     assert SLIDES.slides(page, "A line.") == [] == SLIDES.slides(talk, "A line.")
     (equation,) = SLIDES.slides(total, "A line.")
-    assert "A line." in equation and "tag{1.1}" in equation
+    assert "A line." in equation
+    assert "tag{1.1}" in equation
     figure, question = SLIDES.slides(look, "")
-    assert "figure-1-1" in figure and "Predict" in question
-    assert "Seven." in question.partition("fragment")[2] and "Count." not in question
+    assert "figure-1-1" in figure
+    assert "Predict" in question
+    assert "Seven." in question.partition("fragment")[2]
+    assert "Count." not in question
     (use,) = SLIDES.slides(verdict, "")
-    assert (
-        "When would you use it?" in use and "it rains." in use and "Always" not in use
-    )
+    assert "When would you use it?" in use
+    assert "it rains." in use
+    assert "Always" not in use
 
 
 def test_a_sheet_has_a_figure_equations_bytes_a_verdict_and_a_trap():
@@ -58,7 +61,8 @@ def test_lessons_come_in_the_order_of_the_book(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.html").touch()
     names = SLIDES.lessons()
-    assert len(names) == 11 and names == [n for n in chapters if n in names]
+    assert len(names) == 11
+    assert names == [n for n in chapters if n in names]
 
 
 LESSONS = sorted(
@@ -71,8 +75,10 @@ def test_a_lessons_lines_are_short_and_its_sheet_is_whole(name):
     (path,) = BOOK.glob(f"*/{name}.ipynb")
     notebook = json.loads(path.read_text())
     lines = SLIDES.picked(notebook)
-    assert len(lines) >= 5 and max(len(line.split()) for line in lines.values()) <= 12
+    assert len(lines) >= 5
+    assert max(len(line.split()) for line in lines.values()) <= 12
     sheet = notebook["metadata"]["sheet"]
     text = "".join("".join(cell["source"]) for cell in notebook["cells"])
-    assert f'"{sheet["figure"]}"' in text and len(sheet["equations"]) <= 3
+    assert f'"{sheet["figure"]}"' in text
+    assert len(sheet["equations"]) <= 3
     assert set(sheet["equations"]) <= set(re.findall(r"\\tag\{([\d.]+)\}", text))

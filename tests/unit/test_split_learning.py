@@ -25,7 +25,8 @@ class Engine:
     def __init__(self, side, change=None):
         self.side = side
         self.change = change or (lambda k, i, data: data)
-        self.memories, self.asked = {}, []
+        self.memories = {}
+        self.asked = []
 
     def exchange(self, t, kind, clients, write):
         for k in clients:
@@ -44,7 +45,8 @@ def played(task, change=None, who=None):
     server = method.server_side(task, settings)
     if who:
         server.participants = lambda t: who
-    engine, row = Engine(method.client_side(task, settings), change), {"refused": {}}
+    engine = Engine(method.client_side(task, settings), change)
+    row = {"refused": {}}
     state = server.round(1, server.start(), Exchange(1, engine, row, {}))
     return state.weights, row, engine
 
@@ -61,7 +63,8 @@ def test_a_client_that_drops_out_leaves_everything_as_before(at, task):
         return fl.WireError("gone") if (k, i) == (1, at) else data
 
     state, row, engine = played(task, change=gone)
-    assert row["refused"] == {1: "gone"} and row["bytes_handover"] == 7 * HANDOVER
+    assert row["refused"] == {1: "gone"}
+    assert row["bytes_handover"] == 7 * HANDOVER
     asked = [kind for k, kind in engine.asked if k == 1]
     assert asked == [split.HAND_OVER] + at * [split.STEP]
     assert equal(state, played(task, who=(0, 2, 3))[0])  # as if it had not been drawn

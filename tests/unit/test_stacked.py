@@ -55,7 +55,8 @@ def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
         batch = torch.randn(6, CLIENTS, *shape, dtype=torch.float64)
     images = stacked.channels_last(batch) if len(shape) == 3 else batch
     x = images.transpose(0, 1).requires_grad_()
-    y, expected = both(x), [net(row) for net, row in zip(alone, x, strict=True)]
+    y = both(x)
+    expected = [net(row) for net, row in zip(alone, x, strict=True)]
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
     loss = (torch.stack(expected) * weights).sum()
     theirs = torch.autograd.grad(
@@ -86,10 +87,8 @@ def test_steps_take_every_sample_once_in_batches_of_sequential_training(
     sizes = sorted(sizes, reverse=True)
     taken = {k: [] for k in range(len(sizes))}
     for at, first, last, counts in stacked.steps(sizes, batch_size, spare):
-        assert (
-            counts == tuple(sorted(counts, reverse=True))
-            and len(counts) == last - first
-        )
+        assert counts == tuple(sorted(counts, reverse=True))
+        assert len(counts) == last - first
         assert spare or len(set(counts)) == 1
         for k in range(first, last):
             taken[k].append((at, counts[k - first]))
@@ -139,17 +138,16 @@ def test_what_is_drawn_is_drawn_the_same(changes):
     apart, moved = trained_both_ways(
         fl.methods.fedavg(0.05), task, settings, torch.float64, 99
     )
-    assert apart <= 1e-10 and moved > 1e-3
+    assert apart <= 1e-10
+    assert moved > 1e-3
 
 
 def test_a_stacked_run_resumes_with_what_clients_keep(task, tmp_path):
     how = {"engine": "stacked", "participation": 0.5}
     fl.run("dgc", task, 1, checkpoint=tmp_path / "c", **how)
     again = fl.run("dgc", task, 3, checkpoint=tmp_path / "c", **how)
-    assert (
-        again == fl.run("dgc", task, 3, **how)
-        and again.meta["engine"]["name"] == "stacked"
-    )
+    assert again == fl.run("dgc", task, 3, **how)
+    assert again.meta["engine"]["name"] == "stacked"
 
 
 class Anchored(fl.TaskLoss):
@@ -157,7 +155,8 @@ class Anchored(fl.TaskLoss):
     At the start itself its gradient is zero."""
 
     def begin(self, net, ctx):
-        loss, start = super().begin(net, ctx), ctx.start
+        loss = super().begin(net, ctx)
+        start = ctx.start
 
         def anchored(net, batch):
             moved = ((p - start[n]).pow(2).sum() for n, p in net.named_parameters())
@@ -182,7 +181,8 @@ def test_what_cannot_be_stacked_is_refused_with_the_reason(why, method, network)
     task = fl.tasks.classification("digits", 3, train=60, test=20, network=network)
     history = fl.run(method, task, 1, engine="auto")
     assert history.meta["engine"]["name"] == "sequential"
-    assert why in history.meta["engine"]["why"] and history == fl.run(method, task, 1)
+    assert why in history.meta["engine"]["why"]
+    assert history == fl.run(method, task, 1)
     with pytest.raises(ValueError, match=why):
         fl.run(method, task, 1, engine="stacked")
 
@@ -190,7 +190,8 @@ def test_what_cannot_be_stacked_is_refused_with_the_reason(why, method, network)
 def test_memory_and_the_clients_of_a_round_say_how_many_train_together(
     task, monkeypatch
 ):
-    method, settings = fl.methods.fedavg(), fl.Settings()
+    method = fl.methods.fedavg()
+    settings = fl.Settings()
     need = stacked.bytes_for_one(method, task, 32)
     assert need > stacked.bytes_for_one(method, task, 8) > 7 * 4 * (10_078 + 136)
 
@@ -202,7 +203,8 @@ def test_memory_and_the_clients_of_a_round_say_how_many_train_together(
     assert chosen(4, 2.5 * need) == stacked.Choice("stacked", 2, "asked for")
     assert chosen(4, need) == stacked.Choice("sequential", 1, one)
     assert chosen(1) == stacked.Choice("sequential", 1, "one client a round")
-    assert chosen(4).together == 4 and chosen(1000).together == 128
+    assert chosen(4).together == 4
+    assert chosen(1000).together == 128
     with pytest.raises(ValueError, match="free memory"):
         chosen(4, need - 1)
     assert chosen(4, need - 1, engine="auto").why == one

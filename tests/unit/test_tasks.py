@@ -31,10 +31,13 @@ def test_validation_images_are_of_the_training_images_and_train_nobody():
     plain, held = (
         make("digits", 2, train=60, seed=3, validation=v) for v in (False, True)
     )
-    assert (len(held.train[1]), len(held.test[1])) == (54, 6) and sum(held.sizes) == 54
+    assert (len(held.train[1]), len(held.test[1])) == (54, 6)
+    assert sum(held.sizes) == 54
     both = {x.numpy().tobytes() for x in (*held.train[0], *held.test[0])}
-    assert both == {x.numpy().tobytes() for x in plain.train[0]} and len(both) == 60
-    assert held.describe()["validation"] and "validation" not in plain.describe()
+    assert both == {x.numpy().tobytes() for x in plain.train[0]}
+    assert len(both) == 60
+    assert held.describe()["validation"]
+    assert "validation" not in plain.describe()
     again = make("digits", 3, "main_class:0.8", 3, train=60, validation=True)
     assert again.test[0].equal(held.test[0])  # whatever the clients
 

@@ -23,14 +23,16 @@ def test_networks_that_cannot_be_fused():
 
 def test_a_personal_fusion_stays_with_its_client(task):
     method = fl.methods.fedfusion(lr=0.3, personal=True)
-    server, clients = method.server_side(task), fl.clients(method, task)
+    server = method.server_side(task)
+    clients = fl.clients(method, task)
     state = server.start()
     for t in (1, 2):
         answers = [clients.answer(t, k, server.send(t, k, state)[0]) for k in range(4)]
         arrivals = [server.receive(t, k, a, state) for k, a in enumerate(answers)]
         state = server.aggregate(t, state, arrivals)
     kept = [clients.memories[k]["fusion.lam"].clone() for k in range(4)]
-    assert all(bool(v.any()) for v in kept) and not torch.equal(kept[0], kept[1])
+    assert all(bool(v.any()) for v in kept)
+    assert not torch.equal(kept[0], kept[1])
     assert not state.weights["fusion.lam"].any()
     message = server.send(3, 1, state)[0]
     got = clients.side.download(3, 1, message, clients.memories[1]).start

@@ -100,7 +100,8 @@ def decode(coder, section, shape, seed=0):
 def through(coder, x, seed=0):
     """What arrives."""
     back = decode(coder, memoryview(encode(coder, x, seed)), tuple(x.shape), seed)
-    assert back.shape == x.shape and back.isfinite().all()
+    assert back.shape == x.shape
+    assert back.isfinite().all()
     return back
 
 
@@ -224,7 +225,8 @@ def test_a_fixed_message_is_whole_or_empty_and_each_tensor_has_its_coder():
 def test_sections_stay_what_they_are(coder):
     """And do not depend on layout in memory, type of float, or gradients."""
     x = input_of(coder, EXACT)
-    section, known = encode(coder, x), CODERS[coder]
+    section = encode(coder, x)
+    known = CODERS[coder]
     crc = zlib.crc32(through(coder, x).numpy().tobytes(), zlib.crc32(section))
     assert known in (None, crc), f"{coder!r}: {crc:#010X}"
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
@@ -293,7 +295,8 @@ def test_any_bytes_decode_or_are_refused(coder, data):
                 )
         with suppress(WireError):
             back = decode(coder, memoryview(section), shape)
-            assert back.shape == x.shape and back.isfinite().all()
+            assert back.shape == x.shape
+            assert back.isfinite().all()
 
 
 # ---- what each coder is for ----------------------------------------------------------------------
@@ -406,7 +409,8 @@ def test_altered_answers_are_refused_or_decode_to_finite_numbers(name):
             return altered
 
         clients.alter = alter
-        clients.memories, clients.new = {}, {}
+        clients.memories = {}
+        clients.new = {}
         try:
             state, row = one_round(server, clients, 1, start, {})
         except WireError:  # the method cannot go on without a client
