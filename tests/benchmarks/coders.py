@@ -128,8 +128,8 @@ def real_updates(task, settings):
         if row["round"] + 1 in ROUNDS:
             states[row["round"] + 1] = state
 
-    how = {"batch_size": settings.batch_size, "engine": "stacked"}
-    fl.run(fedavg, task, rounds=max(ROUNDS) - 1, on_round=keep, **how)
+    options = {"batch_size": settings.batch_size, "engine": "stacked"}
+    fl.run(fedavg, task, rounds=max(ROUNDS) - 1, on_round=keep, **options)
     client = max(range(task.clients), key=lambda k: task.sizes[k])
     for t, state in states.items():
         answer = workers.answer(t, client, server.send(t, client, state)[0])

@@ -159,8 +159,8 @@ def liars_run(server, lie, count, seed, quick):
     method = lying(
         fl.methods.fedavg().but(server=SERVERS[server]), range(count), *ATTACKS[lie]
     )
-    how = {"epochs": 2, "evaluate_every": ROUNDS, "engine": "stacked", "threads": 1}
-    history = fl.run(method, task, 2 if quick else ROUNDS, progress=False, **how)
+    options = {"epochs": 2, "evaluate_every": ROUNDS, "engine": "stacked", "threads": 1}
+    history = fl.run(method, task, 2 if quick else ROUNDS, progress=False, **options)
     return {
         "accuracy": history.final["accuracy"],
         "untaken": sum(row["untaken"] is not None for row in history.rows),

@@ -34,22 +34,25 @@ SHORT, LONG = 1, 3
 def deployed(d, method, rounds):
     """The history of a run, and the bytes that Flower counted to and from the server."""
     out = d.folder / "history.json"
-    said = d.run(method=method, rounds=rounds, threads=1, out=str(out))
-    run = re.search(r"run (\d{5,})", said).group(1)
+    output = d.run(method=method, rounds=rounds, threads=1, out=str(out))
+    run = re.search(r"run (\d{5,})", output).group(1)
     (listed,) = json.loads(d.call("flwr list here --format json --run-id", run))["runs"]
     return fl.History.from_json(out), listed["network-traffic"]
 
 
 def framing(method, runs):
     """Bytes a message of a round, payload and as Flower counts it, each way."""
-    (short, few), (long, many) = runs[method, SHORT], runs[method, LONG]
+    (short, short_traffic), (long, long_traffic) = (
+        runs[method, SHORT],
+        runs[method, LONG],
+    )
     row = {"method": method}
     messages = 2 * (LONG - SHORT)
     for way, counted in (("up", "inbound-bytes"), ("down", "outbound-bytes")):
         payload = (
             getattr(long, f"bytes_{way}").sum() - getattr(short, f"bytes_{way}").sum()
         )
-        all_of_it = many[counted] - few[counted]
+        all_of_it = long_traffic[counted] - short_traffic[counted]
         row[way] = {
             "payload": round(payload / messages),
             "flower": round(all_of_it / messages),
@@ -63,15 +66,15 @@ def equal():
     for path in sorted((ROOT / "_build" / "flower").glob("*_*.json"), reverse=True):
         kind, name = path.stem.split("_", 1)  # simulations first
         record = json.loads(path.read_text(encoding="utf-8"))
-        same = record.pop("equal")
+        agrees = record.pop("equal")
         seen.setdefault(name, record | {"simulation": None, "deployment": None})[
             kind
-        ] = same
+        ] = agrees
     return [seen[name] for name in sorted(seen)]
 
 
 def main():
-    made = (
+    origin = (
         provenance()
     )  # of the code that runs, not of what the checkout becomes meanwhile
     task = fl.tasks.classification("digits", 2)
@@ -87,10 +90,10 @@ def main():
                 runs[name, rounds] = deployed(d, name, rounds)
                 print(name, rounds, runs[name, rounds][0].seconds, flush=True)
     seconds["deployment"] = runs["fedavg", LONG][0].seconds.tolist()
-    made |= {"python": platform.python_version(), "torch": torch.__version__}
-    made |= {"hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})"}
-    made |= {"flower": version("flwr"), "ray": version("ray")}
-    result = {"made": made | {"command": "python tests/benchmarks/flower.py"}}
+    origin |= {"python": platform.python_version(), "torch": torch.__version__}
+    origin |= {"hardware": f"{os.cpu_count()} CPU cores ({platform.machine()})"}
+    origin |= {"flower": version("flwr"), "ray": version("ray")}
+    result = {"made": origin | {"command": "python tests/benchmarks/flower.py"}}
     result["seconds"] = {engine: median(run[1:]) for engine, run in seconds.items()}
     result["framing"] = [framing(name, runs) for name in ("fedavg", "rpn")]
     text = json.dumps(result | {"equal": equal()}, indent=1, allow_nan=False) + "\n"

@@ -208,12 +208,14 @@ def watch(command):
     )
     while process.poll() is None:
         with suppress(psutil.Error):  # it has just ended
-            held = [
+            memories = [
                 p.memory_full_info()
                 for p in (process, *process.children(recursive=True))
             ]
             # pss shares out what processes have in common; Linux only
-            peak = max(peak, sum(getattr(memory, "pss", memory.rss) for memory in held))
+            peak = max(
+                peak, sum(getattr(memory, "pss", memory.rss) for memory in memories)
+            )
         time.sleep(0.05)
     if process.returncode:
         raise RuntimeError(
@@ -312,7 +314,7 @@ def memory(args):
         command = [
             sys.executable,
             __file__,
-            "--held",
+            "--federation",
             label,
             "10" if args.quick else "1",
         ]
@@ -325,13 +327,19 @@ def memory(args):
     return result
 
 
-def held(label, part):
+def run_federation(label, part):
     """What the process of ``memory`` does."""
     network, shape, clients, samples, drawn = FEDERATIONS[label]
     clients, drawn = clients // part, drawn // part
     task, before = random_task(network, shape, clients, samples), peak_memory()
-    how = {"participation": drawn / clients, "batch_size": BATCH, "evaluate_every": 2}
-    history = fl.run(fl.methods.fedavg(LR), task, 2, threads=1, progress=False, **how)
+    options = {
+        "participation": drawn / clients,
+        "batch_size": BATCH,
+        "evaluate_every": 2,
+    }
+    history = fl.run(
+        fl.methods.fedavg(LR), task, 2, threads=1, progress=False, **options
+    )
     row = {
         "clients": clients,
         "a_round": drawn,
@@ -361,13 +369,15 @@ def main():
     add("--minutes", type=float, default=math.inf, help="for rows of the table")
     add("--out", metavar="FILE", type=Path, help="write the results as JSON")
     add("--run-job", action="store_true", help=argparse.SUPPRESS)
-    add("--held", nargs=2, help=argparse.SUPPRESS)
+    add("--federation", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.repeats = 2 if args.quick else args.repeats
     if args.run_job:
         return run_job()
-    if args.held:
-        return print(json.dumps(held(args.held[0], int(args.held[1]))))
+    if args.federation:
+        return print(
+            json.dumps(run_federation(args.federation[0], int(args.federation[1])))
+        )
     result = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     cuda = args.device.startswith("cuda")
     settings = {
