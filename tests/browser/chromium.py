@@ -28,12 +28,8 @@ def works(path):
 
 
 def find():
-    if wanted := os.environ.get("CHROMIUM"):  # an explicit wish is not replaced
-        return (
-            wanted
-            if works(wanted)
-            else sys.exit(f"CHROMIUM={wanted} cannot be started")
-        )
+    if path := os.environ.get("CHROMIUM"):  # an explicit wish is not replaced
+        return path if works(path) else sys.exit(f"CHROMIUM={path} cannot be started")
     with sync_playwright() as p:
         paths = [*filter(None, map(shutil.which, NAMES)), p.chromium.executable_path]
     return next(filter(works, paths), None)

@@ -59,16 +59,16 @@ def test_every_lesson_has_slides(page):
 def test_the_table_of_claims_is_searched_and_sorted(page):
     box = open_from_disk(page, "appendix/claims.html", ".fl-sortable .dt-container")
 
-    def shown():
+    def identifiers():
         cells = box.locator("tbody td:last-child > div")
         return cells.evaluate_all("all => all.map(x => x.id)")
 
     claims = [c for c in fl.claims.load() if "reading_of" not in c]
     differ = [c["id"] for c in claims if c["verdict"] == "inconsistent"]
-    assert shown()[: len(differ)] == differ and len(shown()) == len(claims)
+    assert identifiers()[: len(differ)] == differ and len(identifiers()) == len(claims)
     box.locator("input[type=search]").fill("RPN table 3")
-    some = shown()
-    assert "rpn-table3-caption" in some and "rpn-table1-fl-params" not in some
+    matches = identifiers()
+    assert "rpn-table3-caption" in matches and "rpn-table1-fl-params" not in matches
     box.locator("details summary:visible").first.click()
     assert box.locator("details[open] > code").first.inner_text().startswith("data = ")
     # a link to a reading finds it

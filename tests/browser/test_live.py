@@ -40,11 +40,11 @@ def lab(tmp_path, request):
     windowing = getattr(request, "param", "none")
     tracker = {"windowingMode": windowing, "autoStartDefaultKernel": True}
     news = {"checkForUpdates": False, "fetchNews": "false"}
-    own = {
+    overrides = {
         "apputils-extension/notification": news,
         "notebook-extension/tracker": tracker,
     }
-    for name, values in own.items():
+    for name, values in overrides.items():
         file = settings / f"@jupyterlab/{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(values))
@@ -86,10 +86,10 @@ def answers(address):
         return json.load(answer)
 
 
-def wait(page, condition, what):
+def wait(page, condition, event):
     end = time.time() + LIMIT
     while not condition():
-        assert time.time() < end, f"not within {LIMIT} s: {what}"
+        assert time.time() < end, f"not within {LIMIT} s: {event}"
         # not time.sleep: requests of the page are answered in this process
         page.wait_for_timeout(300)
 
@@ -104,7 +104,8 @@ def run_all(page, lab, notebook):
 
     def ready():  # JupyterLab's own indicator says idle before there is a kernel
         kernels = [
-            its["kernel"] for its in answers(f"{url}/api/sessions?token={token}") or []
+            session["kernel"]
+            for session in answers(f"{url}/api/sessions?token={token}") or []
         ]
         return any(
             k["connections"] > 0 and k["execution_state"] == "idle" for k in kernels
@@ -142,13 +143,13 @@ def test_a_chapter_reads_and_its_panel_trains(lab, page):
     wait(page, lambda: page.locator(".vega-embed").count() == count, "all charts")
     numbers = sorted(re.findall(shows, code))
 
-    def found():  # a folded cell may still be at work: it shows no prompt
+    def captions():  # a folded cell may still be at work: it shows no prompt
         texts = "\n".join(page.locator(".jp-OutputArea figcaption").all_inner_texts())
         return sorted(
             re.findall(r"^(?:Figure|Table) ([\dA-Z]+\.\d+)\. \w", texts, re.M)
         )
 
-    wait(page, lambda: found() == numbers, f"figures and tables {numbers}")
+    wait(page, lambda: captions() == numbers, f"figures and tables {numbers}")
     assert page.locator("mjx-merror").count() == 0, "a formula that MathJax cannot read"
     assert page.locator(".fl-solution[open]").count() == 0, "a solution stands open"
     box = page.locator(".fl-live").first

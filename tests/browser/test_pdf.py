@@ -24,16 +24,16 @@ def squeezed(text):
 def article(name):
     """A page's article as Sphinx wrote it."""
     text = (HTML / f"{name}.html").read_text(encoding="utf-8")
-    its = BeautifulSoup(text, "html.parser").find("article")
-    for link in its.select("a.headerlink, style, script"):
+    body = BeautifulSoup(text, "html.parser").find("article")
+    for link in body.select("a.headerlink, style, script"):
         link.decompose()
-    return its
+    return body
 
 
 @pytest.fixture(scope="module")
 def pdf():
-    (found,) = HTML.glob("*.pdf")  # `make pdf` makes it
-    return PdfReader(found)
+    (path,) = HTML.glob("*.pdf")  # `make pdf` makes it
+    return PdfReader(path)
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def test_the_outline_names_every_page_where_it_is(pdf):
     entries = [
         e for e in pdf.outline if not isinstance(e, list) and e.title != "Contents"
     ]
-    wanted = [squeezed(article(name).find("h1").get_text()) for name in PAGES]
-    assert [squeezed(e.title) for e in entries] == wanted
+    titles = [squeezed(article(name).find("h1").get_text()) for name in PAGES]
+    assert [squeezed(e.title) for e in entries] == titles
     numbers = [pdf.get_destination_page_number(e) + 1 for e in entries]
     assert numbers == sorted(set(numbers))
     contents = squeezed("".join(p.extract_text() for p in pdf.pages[: numbers[0] - 1]))
-    for title, number in list(zip(wanted, numbers, strict=True))[1:]:
+    for title, number in list(zip(titles, numbers, strict=True))[1:]:
         assert f"{title}{number}" in contents, (title, number)
 
 
@@ -74,13 +74,13 @@ def test_the_pdf_is_for_paper(pdf, paper):
 @pytest.mark.parametrize("name", PAGES)
 def test_captions_code_and_solutions_are_on_paper(paper, name):
     """Nothing is clipped or left folded."""
-    its = article(name)
-    for caption in (c.get_text() for c in its.select("figcaption")):
+    body = article(name)
+    for caption in (c.get_text() for c in body.select("figcaption")):
         formula = "\\(" in caption or "$" in caption  # a picture, on paper
         assert formula or squeezed(caption) in paper, caption
     lost = [
         line
-        for block in its.select(".cell_input pre, .fl-solution pre")
+        for block in body.select(".cell_input pre, .fl-solution pre")
         for line in block.get_text().splitlines()
         if squeezed(line) not in paper
     ]

@@ -48,9 +48,9 @@ READ = """([up, ratio, messages]) => messages.map(([k, hex]) => {
 def load(page, address):
     """The module in an open page."""
     page.goto(address)
-    its = playground()
-    state = {"scene": "", "about": its.about, "links": its.links}
-    digits = base64.b64encode(its.digits).decode()
+    widget = playground()
+    state = {"scene": "", "about": widget.about, "links": widget.links}
+    digits = base64.b64encode(widget.digits).decode()
     page.evaluate(LOAD, [(HERE / "play.js").read_text(), state, digits])
 
 
@@ -71,10 +71,10 @@ def play(page, tmp_path):
     return opened
 
 
-def in_package(made):
+def in_package(outcome):
     """What the page writes as Python, with its own split -> method and task."""
-    code = re.sub(r'clients=\d+, partition="[^"]*"', "clients=owned", made["code"])
-    names = {"owned": made["owned"]}
+    code = re.sub(r'clients=\d+, partition="[^"]*"', "clients=owned", outcome["code"])
+    names = {"owned": outcome["owned"]}
     exec(code[: code.index("history =")], names)
     return names["method"], names["task"]
 
@@ -91,11 +91,11 @@ def test_messages_are_read_on_the_other_side(play, up, down):
         "rounds": 3,
         "seed": 3,
     }
-    made = page.evaluate(TRAIN, [changes, 1])
-    method, task = in_package(made)
+    outcome = page.evaluate(TRAIN, [changes, 1])
+    method, task = in_package(outcome)
     server, people = method.server_side(task), fl.clients(method, task)
     state, answers = server.start(), []
-    for m in made["messages"][0]:
+    for m in outcome["messages"][0]:
         k, data = m["client"], bytes.fromhex(m["up"])
         assert m["lengths"] == [len(m["down"]) // 2, len(data)]
         message, _ = server.send(1, k, state)
@@ -119,8 +119,8 @@ def test_messages_are_read_on_the_other_side(play, up, down):
                 np.array(got, np.float32), update[name].flatten().numpy()
             ), name
     history = fl.run(method, task, 3, progress=False)
-    assert [row["down"] for row in made["rows"]] == history.bytes_down.tolist()
-    ups = [row["up"] for row in made["rows"]]
+    assert [row["down"] for row in outcome["rows"]] == history.bytes_down.tolist()
+    ups = [row["up"] for row in outcome["rows"]]
     # training differs by rounding, and so may a gap between two positions
     assert ups == pytest.approx(history.bytes_up.tolist(), abs=4)
 
@@ -137,18 +137,18 @@ def test_messages_are_read_on_the_other_side(play, up, down):
 def test_it_ends_where_the_package_ends(play, changes):
     page, ends = play(), []
     for seed in range(2):
-        made = page.evaluate(TRAIN, [{**changes, "seed": seed}, 0])
-        method, task = in_package(made)
+        outcome = page.evaluate(TRAIN, [{**changes, "seed": seed}, 0])
+        method, task = in_package(outcome)
         share = changes.get("share", 1.0)
         history = fl.run(
             method, task, 20, participation=share, engine="sequential", progress=False
         )
-        ends.append((made["rows"][-1]["accuracy"], history.final["accuracy"]))
+        ends.append((outcome["rows"][-1]["accuracy"], history.final["accuracy"]))
         if changes == {}:  # nothing is cut off, so that rounding stays what it is
-            page_rows = [row["accuracy"] for row in made["rows"]]
+            page_rows = [row["accuracy"] for row in outcome["rows"]]
             assert page_rows == pytest.approx(history.accuracy.tolist(), abs=0.01)
-    here, there = np.array(ends).T
-    assert there.min() - 0.05 <= here.mean() <= there.max() + 0.05
+    here, expected = np.array(ends).T
+    assert expected.min() - 0.05 <= here.mean() <= expected.max() + 0.05
 
 
 def ended(page):
@@ -180,8 +180,8 @@ def test_a_scene_is_played_by_key_and_compared(play):
         "the key's button is gone"
     )
     assert "It trains" in page.locator(".fl-status").inner_text()
-    both = re.search(r"reads (\d+) of 100; the curve you kept, (\d+)", ended(page))
-    assert both[2] == first[1] and int(both[1]) > int(both[2])
+    scores = re.search(r"reads (\d+) of 100; the curve you kept, (\d+)", ended(page))
+    assert scores[2] == first[1] and int(scores[1]) > int(scores[2])
     looks = "all => all.map(x => x.getAttribute('stroke-dasharray'))"
     marks = "all => all.map(x => x.getAttribute('d'))"
     assert len(set(page.locator(".fl-chart .fl-line").evaluate_all(looks))) == 2
@@ -194,8 +194,8 @@ def test_a_scene_is_played_by_key_and_compared(play):
             "k => document.querySelector('.fl-chart').ariaLabel.includes(k)", arg=key
         )
     # what is sent is a hundredth; what is kept is nearly all
-    sent, kept = page.locator(".fl-rows div > span").all_inner_texts()[1:]
-    assert sent.startswith("it sent: 21 of 2,048") and kept.startswith(
+    sent, memory = page.locator(".fl-rows div > span").all_inner_texts()[1:]
+    assert sent.startswith("it sent: 21 of 2,048") and memory.startswith(
         "it keeps for later: 2,0"
     )
     page.focus("[name=focus]")

@@ -75,7 +75,7 @@ def see(page, name):
     wrong["axe, dark"] = page.evaluate(AXE, {"runOnly": ["color-contrast"]})
     turn(page, "light")
     wrong["axe, light"] = page.evaluate(AXE, {})
-    return {place: found for place, found in wrong.items() if found}
+    return {place: problems for place, problems in wrong.items() if problems}
 
 
 @pytest.mark.parametrize("name", PAGES)

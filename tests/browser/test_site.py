@@ -66,7 +66,7 @@ def charts(page):
     return page.locator("article .fl-vega").all()
 
 
-def check_chart(page, box, where):
+def check_chart(page, box, label):
     """Every slider says its name and its value, and moves the picture; so do checkboxes, and in a
     chart without sliders the buttons of a choice."""
     picture = box.locator("svg.marks")
@@ -91,21 +91,21 @@ def check_chart(page, box, where):
     if not sliders:
         moves(box.locator("input[type=radio]:not(:checked)").first.check)
     for k, handle in enumerate(sliders):
-        where_k = f"{where}: slider {k}"
+        where_k = f"{label}: slider {k}"
         assert handle.get_attribute("aria-label"), f"{where_k} has no name"
         value = handle.input_value()
         end = "Home" if float(value) >= float(handle.get_attribute("max")) else "End"
         handle.focus()
         moves(lambda handle=handle, end=end: handle.press(end))
         assert handle.input_value() != value, f"{where_k} does not move"
-        said = handle.get_attribute("aria-valuetext")
+        text = handle.get_attribute("aria-valuetext")
         words = handle.evaluate(
             "e => e.parentElement.querySelector('output')?.textContent"
         )
         if words is None:
-            assert said.split()[0] == handle.input_value(), f"{where_k} says {said!r}"
+            assert text.split()[0] == handle.input_value(), f"{where_k} says {text!r}"
         else:  # in words, such as "1.6 Mbit/s"
-            assert said == words and re.match(r"\d", said), f"{where_k} says {said!r}"
+            assert text == words and re.match(r"\d", text), f"{where_k} says {text!r}"
 
 
 def test_a_round_plays_by_its_button_and_once_by_itself(page, site):
@@ -153,9 +153,9 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     assert page.locator("article mjx-container").count()
     box = charts(page)[-1]  # that of the guess
     check_chart(page, box, "from disk")
-    kept = box.locator("input[type=range]").first.input_value()
+    guess = box.locator("input[type=range]").first.input_value()
     page.reload(wait_until="load")
-    assert charts(page)[-1].locator("input[type=range]").first.input_value() == kept
+    assert charts(page)[-1].locator("input[type=range]").first.input_value() == guess
 
 
 def every_page():
