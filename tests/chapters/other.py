@@ -75,8 +75,8 @@ def chapters():
 
 def parameters(path):
     """Those of ``PARAMETERS`` that the chapter has: papermill only logs an unknown one."""
-    known = papermill.inspect_notebook(str(path))
-    return {name: value for name, value in PARAMETERS.items() if name in known}
+    names = papermill.inspect_notebook(str(path))
+    return {name: value for name, value in PARAMETERS.items() if name in names}
 
 
 def hold(book, page):

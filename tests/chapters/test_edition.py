@@ -69,8 +69,8 @@ def lab_calls(notebook):
 
 
 def number(call):
-    named = [k.value for k in call.keywords if k.arg == "number"]
-    first = (named or call.args or [None])[0]
+    keywords = [k.value for k in call.keywords if k.arg == "number"]
+    first = (keywords or call.args or [None])[0]
     return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
@@ -102,8 +102,8 @@ def test_is_plain_markdown_whose_links_lead_to_files(name):
     for text in prose(CHAPTERS[name]):
         plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
         for pattern in RAW:
-            shown = plain if pattern == RAW[0] else text
-            assert not re.search(pattern, shown, flags=re.MULTILINE), (
+            searched = plain if pattern == RAW[0] else text
+            assert not re.search(pattern, searched, flags=re.MULTILINE), (
                 f"{pattern} in\n{text[:200]}"
             )
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
@@ -115,9 +115,9 @@ def test_is_plain_markdown_whose_links_lead_to_files(name):
 def test_the_words_that_are_held_stand_in_the_chapter(name):
     """``other.py`` evaluates what they say; here no entry outlives its sentence."""
     text = " ".join(" ".join(prose(CHAPTERS[f"{name}.ipynb"])).split())
-    held = [words for words in other.PROSE[name] if words]
-    assert not [words for words in held if words not in text]
-    assert len(held) <= 15
+    sentences = [words for words in other.PROSE[name] if words]
+    assert not [words for words in sentences if words not in text]
+    assert len(sentences) <= 15
 
 
 @EVERY
@@ -132,16 +132,16 @@ def test_figures_and_tables_are_numbered_in_order(name):
     k = order.index(chapter) + 1 if chapter in order else "A"  # the appendix
     if name in AUDITS:
         k = f"{order.index(chapter.removesuffix('_audit')) + 1}A"
-    found = {"Figure": [], "Table": []}
+    numbered = {"Figure": [], "Table": []}
     for call, node in lab_calls(CHAPTERS[name]):
         kind = "Table" if call in TABLES else "Figure"
         if re.fullmatch(r"[\dA-Z]+\.\d+", number(node)):
-            found[kind].append(number(node))
-    for kind, numbers in found.items():
+            numbered[kind].append(number(node))
+    for kind, numbers in numbered.items():
         assert numbers == [f"{k}.{i + 1}" for i in range(len(numbers))], (kind, numbers)
     text = "\n".join(prose(CHAPTERS[name]))
     for kind, n in re.findall(rf"(Figure|Table) ({k}\.\d+)", text):
-        assert n in found[kind], f"{kind} {n} is named and is not there"
+        assert n in numbered[kind], f"{kind} {n} is named and is not there"
     tags = re.findall(r"\\tag\{([\dA-Z.]+)\}", text)
     assert tags == [f"{k}.{i + 1}" for i in range(len(tags))]
     for n in re.findall(rf"(?:Eq\. )?\(({k}\.\d+)\)", text):
@@ -152,13 +152,13 @@ def test_figures_and_tables_are_numbered_in_order(name):
 def test_a_lesson_is_45_minutes(name):
     """Words, cells, figures and tables within their bounds, and what belongs to a lesson."""
     notebook = CHAPTERS[name]
-    own = [call for call, _ in lab_calls(CHAPTERS[name])]
+    calls = [call for call, _ in lab_calls(CHAPTERS[name])]
     text = re.sub(
         r"```.*?```|\$\$.*?\$\$", "", "\n".join(prose(notebook)), flags=re.DOTALL
     )
     assert len(text.split()) <= WORDS
     assert len(code(notebook)) - 3 <= CELLS
-    tables = sum(call in TABLES for call in own)
+    tables = sum(call in TABLES for call in calls)
     numbered_calls = [
         n for _, n in lab_calls(notebook) if re.match(r"\d+\.", number(n))
     ]
@@ -166,9 +166,9 @@ def test_a_lesson_is_45_minutes(name):
     assert len(numbered_calls) - tables <= MOST_FIGURES
     [verdict] = re.findall(r"^## The verdict\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     lines = re.findall(r"^> (\*\*.+)$", verdict, re.M)
-    shown = re.sub(r"\]\(.*?\)", "]", " ".join(lines))
+    words = re.sub(r"\]\(.*?\)", "]", " ".join(lines))
     assert len(lines) == 3
-    assert len(shown.split()) <= 90
+    assert len(words.split()) <= 90
     assert len(re.findall("★", text)) >= 3
     assert len(re.findall(r"[Pp]redict, (then move|change, run)", text)) >= 2
 
@@ -177,13 +177,13 @@ def test_a_lesson_is_45_minutes(name):
 def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
     cells = CHAPTERS[name].cells
     chapter = family(name)
-    both = [n for n in CHAPTERS if family(n) == family(name)]
-    text = "\n".join(c.source for n in both for c in CHAPTERS[n].cells)
-    shown = re.findall(r'fl\.solution\("([\w-]+)"\)', text)
+    siblings = [n for n in CHAPTERS if family(n) == family(name)]
+    text = "\n".join(c.source for n in siblings for c in CHAPTERS[n].cells)
+    solved = re.findall(r'fl\.solution\("([\w-]+)"\)', text)
     checked = re.findall(r'fl\.check\("([\w-]+)"', text)
-    assert set(shown) == set(solutions(chapter)), "solutions shown and written"
-    there = module_of(f"{chapter}-x").EXERCISES if chapter in EXERCISES else {}
-    assert set(checked) == set(there) <= set(shown)
+    assert set(solved) == set(solutions(chapter)), "solutions shown and written"
+    exercises = module_of(f"{chapter}-x").EXERCISES if chapter in EXERCISES else {}
+    assert set(checked) == set(exercises) <= set(solved)
     for k, cell in enumerate(cells):
         grade = cell.metadata.get("nbgrader", {})
         if grade.get("solution"):
@@ -193,13 +193,20 @@ def test_exercises_have_an_empty_answer_a_check_and_a_solution(name):
                 cells[k + 1].metadata["nbgrader"]["grade_id"]
                 == grade["grade_id"] + "-check"
             )
-            made = {"__name__": "__main__"}
-            exec(compile(f"import fedlearn as fl\n{cell.source}", name, "exec"), made)
-            own = {n: v for n, v in made.items() if n != "fl" and n[:2] != "__"}
+            namespace = {"__name__": "__main__"}
+            exec(
+                compile(f"import fedlearn as fl\n{cell.source}", name, "exec"),
+                namespace,
+            )
+            answers = {
+                n: v for n, v in namespace.items() if n != "fl" and n[:2] != "__"
+            }
             blank = [
-                n for n, v in own.items() if empty(v() if isinstance(v, type) else v)
+                n
+                for n, v in answers.items()
+                if empty(v() if isinstance(v, type) else v)
             ]
-            assert blank, f"{list(own)} is answered already"
+            assert blank, f"{list(answers)} is answered already"
 
 
 def test_every_folder_of_the_package_is_in_the_wheel():

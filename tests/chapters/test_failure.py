@@ -28,9 +28,9 @@ def test_a_cell_that_fails_costs_its_page(tmp_path):
     def page(name):
         return (tmp_path / "_build/html" / f"{name}.html").read_text(encoding="utf-8")
 
-    status, said = tiny.build(tmp_path, *FLAGS)
+    status, output = tiny.build(tmp_path, *FLAGS)
     assert status == 1
-    *_, heading, dead, bad = said.strip().splitlines()
+    *_, heading, dead, bad = output.strip().splitlines()
     assert heading == "All pages are built, but a cell failed on each of these:"
     assert dead == "dead: DeadKernelError: Kernel died"
     assert bad.startswith("papers/bad: FileNotFoundError: ") and "data.txt" in bad
@@ -45,10 +45,10 @@ def test_a_cell_that_fails_costs_its_page(tmp_path):
 
     # the next build tries it again, although nothing in the book has changed
     (tmp_path / "book/papers/data.txt").write_text("what was missing")
-    status, said = tiny.build(tmp_path, "-W", "--keep-going")
-    assert status == 1 and "papers/bad" not in "".join(said.strip().splitlines()[-2:])
+    status, output = tiny.build(tmp_path, "-W", "--keep-going")
+    assert status == 1 and "papers/bad" not in "".join(output.strip().splitlines()[-2:])
     again = page("papers/bad")
     assert INCOMPLETE not in again and "never seen" in again
-    assert "executing good" not in said, (
+    assert "executing good" not in output, (
         "a chapter that did not fail comes from the cache"
     )

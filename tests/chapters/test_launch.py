@@ -16,9 +16,9 @@ def build(folder, url):
     tiny.write(
         folder, pages, execute={"execute_notebooks": "off"}, repository={"url": url}
     )
-    status, said = tiny.build(folder)
+    status, output = tiny.build(folder)
     if status:
-        return said, None
+        return output, None
     site = folder / "_build" / "html"
     source = nbformat.read(site / "_sources/papers/rpn.ipynb", 4)
     return (site / "papers/rpn.html").read_text(encoding="utf-8"), source.cells[0]

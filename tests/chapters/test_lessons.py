@@ -25,14 +25,17 @@ BOOK = Path(__file__).resolve().parents[2] / "book"
 
 def definitions(name, functions):
     """The functions and classes of these names that a lesson defines."""
-    wanted = functions.split()
+    selected = functions.split()
     names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "fl": fl}
     cells = nbformat.read(BOOK / f"{name}.ipynb", 4).cells
     for source in (c.source for c in cells if c.cell_type == "code"):
         for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in wanted:
+            if (
+                isinstance(node, ast.FunctionDef | ast.ClassDef)
+                and node.name in selected
+            ):
                 exec(compile(ast.Module([node], []), name, "exec"), names)
-    assert names.keys() >= {*wanted}, f"{functions} of {name}"
+    assert names.keys() >= {*selected}, f"{functions} of {name}"
     return names
 
 
@@ -56,7 +59,7 @@ def changes(task, start):
     return [{n: draw(n, w) for n, w in start.items()} for _ in range(task.clients)]
 
 
-def a_round(task, method, state, t, of, memories=None):
+def a_round(task, method, state, t, moves, memories=None):
     """The package's round ``t`` if client k's training changes ``of[k]``."""
     server = method.server_side(task)
     client = method.client_side(task)
@@ -65,7 +68,7 @@ def a_round(task, method, state, t, of, memories=None):
         ctx = client.download(
             t, k, server.send(t, k, state)[0], memories[k] if memories else {}
         )
-        trained = {n: w + of[k][n] for n, w in ctx.start.items()}
+        trained = {n: w + moves[k][n] for n, w in ctx.start.items()}
         arrivals.append(server.receive(t, k, client.upload(trained, ctx), state))
     return server.aggregate(t, state, arrivals)
 
@@ -76,23 +79,25 @@ def begin(task, method):
     return state, changes(task, state.weights), dict(state.weights)
 
 
-def follow(task, method, of, one_round, memories=None, weights=lambda w: w, start=None):
+def follow(
+    task, method, moves, one_round, memories=None, weights=lambda w: w, start=None
+):
     """Two rounds of a lesson, from weights to weights, are two of the package."""
     state = method.server_side(task).start()
     w = dict(state.weights) if start is None else start
     for t in (1, 2):
         w = one_round(w)
-        state = a_round(task, method, state, t, of, memories)
+        state = a_round(task, method, state, t, moves, memories)
         torch.testing.assert_close(weights(w), dict(state.weights))
 
 
 def test_rpn(task):
-    _, of, M0 = begin(task, fl.methods.rpn())
+    _, moves, M0 = begin(task, fl.methods.rpn())
     lesson = definitions("papers/rpn", "pool unpool recovered rpn_round")
-    lesson |= {"M0": M0, "clients": task.clients, "residual": lambda M, i: of[i]}
+    lesson |= {"M0": M0, "clients": task.clients, "residual": lambda M, i: moves[i]}
     S = {n: torch.zeros_like(lesson["pool"](w)) for n, w in M0.items()}
     follow(
-        task, fl.methods.rpn(), of, lesson["rpn_round"], None, lesson["recovered"], S
+        task, fl.methods.rpn(), moves, lesson["rpn_round"], None, lesson["recovered"], S
     )
 
 
@@ -100,8 +105,8 @@ def test_fed_repopt():
     """A round of real training, a client's images in one batch: their order has no say."""
     task = fl.tasks.classification("digits", 3, "dirichlet:0.5", train=90, test=60)
     data = [
-        (task.inputs(task.train[0][own]).double(), task.train[1][own])
-        for own in task.owned
+        (task.inputs(task.train[0][indices]).double(), task.train[1][indices])
+        for indices in task.owned
     ]
     sizes = [(1, 16, 2, 1), (16, 16, 1, 1), (16, 16, 1, 2**0.5), (16, 32, 2, 1)]
     lesson = definitions(
@@ -137,7 +142,7 @@ def test_fed_kgf():
     method = fl.methods.fed_kgf(base_kernels=4)
     server = method.server_side(task)
     client = method.client_side(task)
-    state, of, c = begin(task, method)
+    state, moves, c = begin(task, method)
     lesson = definitions("papers/fed_kgf", "KGF complete modules_of assemble")
     modules = lesson["modules"] = lesson["modules_of"](c)
     for t in (1, 2):
@@ -145,10 +150,10 @@ def test_fed_kgf():
             client.download(t, k, server.send(t, k, state)[0], {}) for k in range(10)
         ]
         order = [modules.index(Modules().names(list(c), ctx)) for ctx in starts]
-        state = a_round(task, method, state, t, of)
+        state = a_round(task, method, state, t, moves)
         owner = [order.index(g) for g in range(10)]  # of each module
         c = lesson["assemble"](
-            [{n: w + of[k][n] for n, w in c.items()} for k in range(10)], owner
+            [{n: w + moves[k][n] for n, w in c.items()} for k in range(10)], owner
         )
         torch.testing.assert_close(c, dict(state.weights))
     layers = [
@@ -203,26 +208,28 @@ def test_wire(task):
 
     steps = fl.parts.Update(), fl.parts.Feedback(), fl.parts.Lossy(fl.wire.TopK(0.1))
     method = fl.methods.fedavg().but(uplink=fl.Uplink(*steps))
-    _, of, w = begin(task, method)
+    _, moves, w = begin(task, method)
     big = [n for n, t in w.items() if t.dim() > 1]
     lesson |= {
         "clients": task.clients,
         "task": task,
         "big": big,
-        "update": lambda w, i: {**of[i]},
+        "update": lambda w, i: {**moves[i]},
     }
 
     def nothing():
         return {n: torch.zeros_like(w[n]) for n in big}
 
-    e = [nothing() for _ in of]
-    memories = [{} for _ in of]
-    follow(task, method, of, lambda w: lesson["one_round"](w, e, lesson["C"]), memories)
+    e = [nothing() for _ in moves]
+    memories = [{} for _ in moves]
+    follow(
+        task, method, moves, lambda w: lesson["one_round"](w, e, lesson["C"]), memories
+    )
 
     method = fl.methods.stc(ratio=0.1)
-    ours = lesson["stc_round"](w, [nothing() for _ in of], nothing())
+    ours = lesson["stc_round"](w, [nothing() for _ in moves], nothing())
     state = method.server_side(task).start()
-    theirs = dict(a_round(task, method, state, 1, of, [{} for _ in of]).weights)
+    theirs = dict(a_round(task, method, state, 1, moves, [{} for _ in moves]).weights)
     for (
         n,
         start,
@@ -252,16 +259,18 @@ def test_heterogeneity(task):
     owner = np.empty(len(y), int)
     for k, images in enumerate(task.owned):
         owner[images] = k
-    (_, of, _), asked = begin(task, fl.methods.fedavg()), []
+    (_, moves, _), sizes = begin(task, fl.methods.fedavg()), []
 
     def update(w, mine, epochs):
-        asked.append(int(mine.sum()))
-        return of[(len(asked) - 1) % 3]
+        sizes.append(int(mine.sum()))
+        return moves[(len(sizes) - 1) % 3]
 
     lesson |= {"clients": 3, "update": update}
-    follow(task, fl.methods.fedavg(), of, lambda w: lesson["one_round"](w, owner))
-    assert asked == 2 * list(task.sizes)
-    u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
+    follow(task, fl.methods.fedavg(), moves, lambda w: lesson["one_round"](w, owner))
+    assert sizes == 2 * list(task.sizes)
+    u = torch.stack(
+        [torch.cat([t.flatten() for t in tensors.values()]) for tensors in moves]
+    )
     p = torch.tensor(task.sizes) / sum(task.sizes)
     survives = (p @ u).square().sum() / (p @ u.square().sum(1))  # Eq. (2.5)
     assert 1 / (1 + lesson["drift"](u, p) ** 2) == pytest.approx(
@@ -278,8 +287,10 @@ def test_robust_servers():
         "digits", clients=5, train=90, test=60, network="mlp"
     )
     rules["torch"], method = torch, fl.methods.fedavg()
-    state, of, _ = begin(task, method)
-    u = torch.stack([torch.cat([t.flatten() for t in its.values()]) for its in of])
+    state, moves, _ = begin(task, method)
+    u = torch.stack(
+        [torch.cat([t.flatten() for t in tensors.values()]) for tensors in moves]
+    )
     for part, step in {
         fl.parts.Clipped(1.0): rules["clipped"](u),
         fl.parts.TrimmedMean(0.2): rules["trimmed"](u, 1),
@@ -287,7 +298,7 @@ def test_robust_servers():
         fl.parts.Krum(1): rules["krum"](u, 1),
         fl.parts.Krum(1, keep=2): rules["krum"](u, 1, 2),
     }.items():
-        new = a_round(task, method.but(server=part), state, 1, of).weights
+        new = a_round(task, method.but(server=part), state, 1, moves).weights
         moved = torch.cat([(new[n] - w).flatten() for n, w in state.weights.items()])
         torch.testing.assert_close(moved, step, atol=1e-5, rtol=1e-4)
 
@@ -295,12 +306,12 @@ def test_robust_servers():
 def test_fed_gkt(monkeypatch):
     """Nothing is shuffled here: the lesson and the package draw their orders in their own ways."""
     monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
-    its = {"clients": 3, "train": 90, "test": 60, "network": "digits_resnet"}
-    task = fl.tasks.classification("digits", **its)
+    options = {"clients": 3, "train": 90, "test": 60, "network": "digits_resnet"}
+    task = fl.tasks.classification("digits", **options)
     method = fl.methods.fed_gkt(server_epochs=1)
-    how = {"batch_size": 16, "engine": "sequential", "progress": False}
+    settings = {"batch_size": 16, "engine": "sequential", "progress": False}
     start = method.server_side(task).start()
-    end = fl.run(method, task, 1, **how)
+    end = fl.run(method, task, 1, **settings)
     names = "distil loss adam learn client_night server_day gkt_round joint"
     lesson = definitions("papers/fed_gkt", names)
     f_s = fl.models.digits_server()
@@ -317,9 +328,9 @@ def test_fed_gkt(monkeypatch):
     lesson |= {"nets": nets, "f_s": f_s, "data": data}
     lesson["gkt_round"]([None] * task.clients, lesson["adam"](f_s))
     assert lesson["joint"]() == pytest.approx(end.final["accuracy"], abs=0.04)
-    apart = [(f_s.state_dict()[n] - w).abs().flatten() for n, w in end.state.items()]
+    gaps = [(f_s.state_dict()[n] - w).abs().flatten() for n, w in end.state.items()]
     # Adam takes a whole step also where a gradient is nothing but rounding
-    assert (torch.cat(apart) > 1e-4).float().mean() < 0.01
+    assert (torch.cat(gaps) > 1e-4).float().mean() < 0.01
 
 
 def test_fed_mmd_fusion():
@@ -369,8 +380,8 @@ def test_fed_mmd_fusion():
         lesson["one_round"](net, lesson[loss], data)
         settings = {"batch_size": 90, "epochs": 2, "progress": False}
         for name, theirs in fl.run(method, task, 1, **settings).state.items():
-            own = {"fusion.mix.weight": "W", "fusion.mix.bias": "b"}.get(name, name)
-            ours = net.state_dict()[own].reshape(theirs.shape)
+            key = {"fusion.mix.weight": "W", "fusion.mix.bias": "b"}.get(name, name)
+            ours = net.state_dict()[key].reshape(theirs.shape)
             equal(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
@@ -385,14 +396,14 @@ def test_the_loop_of_chapter_1_is_that_of_the_package():
 
 
 def test_fedavg():
-    how = {"clients": 3, "train": 90, "test": 60, "network": "digits_cnn"}
-    task = fl.tasks.classification("digits", partition="dirichlet:0.5", **how)
-    (_, of, _), n = begin(task, fl.methods.fedavg()), sum(task.sizes)
+    options = {"clients": 3, "train": 90, "test": 60, "network": "digits_cnn"}
+    task = fl.tasks.classification("digits", partition="dirichlet:0.5", **options)
+    (_, moves, _), n = begin(task, fl.methods.fedavg()), sum(task.sizes)
     assert len({*task.sizes}) > 1  # so that weights matter
     lesson = definitions("foundations/fedavg", "average fedavg_round")
     lesson |= {"clients": task.clients, "share": [m / n for m in task.sizes]}
-    lesson["night"] = lambda w, k: {name: v + of[k][name] for name, v in w.items()}
-    follow(task, fl.methods.fedavg(), of, lesson["fedavg_round"])
+    lesson["night"] = lambda w, k: {name: v + moves[k][name] for name, v in w.items()}
+    follow(task, fl.methods.fedavg(), moves, lesson["fedavg_round"])
 
 
 def test_seeing():
@@ -414,6 +425,8 @@ def test_seeing():
         out = net(task.inputs(x))
         torch.testing.assert_close(lesson["loss"](out, y), task.loss(out, y))
     for method, squeeze in ((fl.methods.fedavg(), "whole"), (fl.methods.rpn(), "flat")):
-        _, of, _ = begin(task, method)
-        lesson["change"] = lambda M, k, of=of: of[k]
-        follow(task, method, of, partial(lesson["one_round"], squeeze=lesson[squeeze]))
+        _, moves, _ = begin(task, method)
+        lesson["change"] = lambda M, k, moves=moves: moves[k]
+        follow(
+            task, method, moves, partial(lesson["one_round"], squeeze=lesson[squeeze])
+        )

@@ -34,11 +34,11 @@ def write(folder, pages, **settings):
         else:
             nbformat.write(page, path)
     (book / "references.bib").write_text("")
-    root, *others = (str(Path(name).with_suffix("")) for name in pages)
+    root, *files = (str(Path(name).with_suffix("")) for name in pages)
     toc = {
         "format": "jb-book",
         "root": root,
-        "chapters": [{"file": name} for name in others],
+        "chapters": [{"file": name} for name in files],
     }
     (book / "_toc.yml").write_text(yaml.safe_dump(toc))
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
@@ -64,11 +64,11 @@ def build(folder, *flags):
         ".",
         *flags,
     ]
-    how = {
+    options = {
         "stdout": subprocess.PIPE,
         "stderr": subprocess.STDOUT,
         "text": True,
         "timeout": 600,
     }
-    done = subprocess.run(command, cwd=folder, **how)
+    done = subprocess.run(command, cwd=folder, **options)
     return done.returncode, done.stdout
