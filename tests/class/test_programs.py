@@ -204,8 +204,8 @@ def with_helper(notebook, text):
 
 def without_check(notebook, name):
     """Remove the check of an exercise, for nbgrader."""
-    about = [cell.metadata.get("nbgrader", {}) for cell in notebook.cells]
-    del notebook.cells[[a.get("grade_id") for a in about].index(f"{name}-check")]
+    grading = [cell.metadata.get("nbgrader", {}) for cell in notebook.cells]
+    del notebook.cells[[a.get("grade_id") for a in grading].index(f"{name}-check")]
 
 
 @pytest.fixture(scope="class")
