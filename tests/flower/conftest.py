@@ -81,8 +81,8 @@ class Grid:
         return pulled
 
 
-def small(clients=4, **more):
-    return fl.tasks.classification("digits", clients, train=120, test=60, **more)
+def small(clients=4, **options):
+    return fl.tasks.classification("digits", clients, train=120, test=60, **options)
 
 
 @pytest.fixture(scope="session")

@@ -44,21 +44,28 @@ class Deployment:
             f'root-certificates = "{folder / "ca.pem"}"\n'
         )
 
-    def call(self, command, *more):
+    def call(self, command, *arguments):
         """Run a command to its end -> its output; fails if it does."""
-        how = {"cwd": self.folder, "env": self.env, "text": True, "timeout": LIMIT}
-        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        done = subprocess.run([*command.split(), *more], **how)
+        options = {"cwd": self.folder, "env": self.env, "text": True, "timeout": LIMIT}
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run([*command.split(), *arguments], **options)
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         return done.stdout
 
-    def start(self, name, command, *more):
+    def start(self, name, command, *arguments):
         """Start a command in the background, in a process group of its own; its output goes to the
         file ``name``."""
         with open(self.folder / f"{name}.log", "w") as log:
-            how = {"cwd": self.folder, "env": self.env, "stdout": log, "stderr": log}
-            words = [*command.split(), *more]
-            self.running.append(subprocess.Popen(words, **how, start_new_session=True))
+            options = {
+                "cwd": self.folder,
+                "env": self.env,
+                "stdout": log,
+                "stderr": log,
+            }
+            words = [*command.split(), *arguments]
+            self.running.append(
+                subprocess.Popen(words, **options, start_new_session=True)
+            )
         return self.running[-1]
 
     def log(self, name):

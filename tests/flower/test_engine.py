@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def both(name, grid, rounds=3, **options):
+def run_both(name, grid, rounds=3, **options):
     """The history of one process, and that on the grid."""
     task = small()
     here = fl.run(name, task, rounds, threads=1, **options)
@@ -28,7 +28,7 @@ def both(name, grid, rounds=3, **options):
 
 def refusals(grid, name="fedavg"):
     """Whom three rounds on the grid refuse, and why."""
-    return [row["refused"] for row in both(name, grid)[1].rows]
+    return [row["refused"] for row in run_both(name, grid)[1].rows]
 
 
 @pytest.mark.parametrize("simulated", [False, True])
@@ -36,11 +36,11 @@ def refusals(grid, name="fedavg"):
 def test_history_is_that_of_one_process(name, simulated):
     """Of methods whose clients keep something, and of rounds of their own."""
     share = 1.0 if name == "fed_gkt" else 0.5  # which needs every client in every round
-    here, there = both(
+    here, remote = run_both(
         name, Grid(simulated), participation=share, epochs=2, evaluate_every=2
     )
-    assert there == here
-    assert not any(row["refused"] or row["unevaluated"] for row in there.rows)
+    assert remote == here
+    assert not any(row["refused"] or row["unevaluated"] for row in remote.rows)
 
 
 @pytest.mark.parametrize("engines", ["grid loop", "loop grid"])
@@ -79,8 +79,8 @@ def test_a_client_hears_that_its_answer_was_refused(name, simulated, monkeypatch
 
     monkeypatch.setitem(liars.LIES, "once", once)
     method = liars.lying(fl.methods.get(name), (1,), "once", float("nan"))
-    here, there = both(method, Grid(simulated), rounds=4)
-    assert there == here
+    here, remote = run_both(method, Grid(simulated), rounds=4)
+    assert remote == here
     assert [[*row["refused"]] for row in here.rows] == [[], [1], [], []]
 
 
@@ -89,15 +89,15 @@ def test_a_client_hears_that_its_answer_was_refused(name, simulated, monkeypatch
 def test_clients_hear_that_a_round_was_not_taken(name, simulated, monkeypatch):
     aggregate = Server.aggregate
 
-    def infinite(self, t, *more):
-        new = aggregate(self, t, *more)
+    def infinite(self, t, *arguments):
+        new = aggregate(self, t, *arguments)
         if t == 2:
             new.weights = {n: w / 0 for n, w in new.weights.items()}
         return new
 
     monkeypatch.setattr(Server, "aggregate", infinite)
-    here, there = both(name, Grid(simulated), rounds=4)
-    assert there == here
+    here, remote = run_both(name, Grid(simulated), rounds=4)
+    assert remote == here
     assert [bool(row["untaken"]) for row in here.rows] == [False, True, False, False]
 
 
@@ -140,9 +140,9 @@ def test_a_failing_client_is_named_and_keeps_what_it_had(monkeypatch):
         return train(net, method, ctx, settings)
 
     monkeypatch.setattr(local, "train", failing)
-    here, there = both("stc", Grid())
-    assert [row["refused"] for row in there.rows] == [{}, {1: why}, {}]
-    assert here == there
+    here, remote = run_both("stc", Grid())
+    assert [row["refused"] for row in remote.rows] == [{}, {1: why}, {}]
+    assert here == remote
 
 
 def test_clients_may_come_late_leave_and_come_back_as_another_node():

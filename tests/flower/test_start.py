@@ -34,7 +34,7 @@ def test_ray_that_cannot_start_is_one_sentence(monkeypatch, capsys, tmp_path):
 
 def test_ray_that_hangs_is_given_up(monkeypatch):
     wakes, closed = threading.Event(), threading.Event()
-    monkeypatch.setattr(ray, "init", lambda **how: wakes.wait())
+    monkeypatch.setattr(ray, "init", lambda **options: wakes.wait())
     monkeypatch.setattr(ray, "shutdown", closed.set)
     monkeypatch.setattr(flower, "LIMIT", 0.5)
     began = time.monotonic()
