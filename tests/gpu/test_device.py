@@ -25,9 +25,15 @@ METHODS = sorted(fl.methods.METHODS)
 STACKING = [name for name in METHODS if fl.methods.get(name).client_class.stacks]
 
 
-def small(device, clients=4, **more):
+def small(device, clients=4, **options):
     return fl.tasks.classification(
-        "digits", clients, "dirichlet:0.5", train=240, test=100, device=device, **more
+        "digits",
+        clients,
+        "dirichlet:0.5",
+        train=240,
+        test=100,
+        device=device,
+        **options,
     )
 
 
@@ -59,10 +65,10 @@ def test_a_round_is_that_of_a_cpu(name, engine):
 @pytest.mark.parametrize("name", ["dgc", "fed_gkt"])
 def test_a_run_goes_on_from_its_checkpoint(name, tmp_path):
     task = small(DEVICE)
-    how = {"progress": False}
-    whole = fl.run(name, task, 3, **how)
-    fl.run(name, task, 2, checkpoint=tmp_path / "c", **how)
-    again = fl.run(name, task, 3, checkpoint=tmp_path / "c", **how)
+    options = {"progress": False}
+    whole = fl.run(name, task, 3, **options)
+    fl.run(name, task, 2, checkpoint=tmp_path / "c", **options)
+    again = fl.run(name, task, 3, checkpoint=tmp_path / "c", **options)
     assert len(again) == 3
     assert again.final["loss"] == pytest.approx(whole.final["loss"], rel=0.02)
 
@@ -76,9 +82,9 @@ def test_dropout_is_drawn_again_and_rough_arithmetic_is_near_the_exact_one(
         return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, classes))
 
     task = small(DEVICE, network=network)
-    how = {"engine": engine, "progress": False}
-    exact = fl.run("fedavg", task, 2, participation=0.5, **how)
-    again = fl.run("fedavg", task, 2, participation=0.5, precision=precision, **how)
+    options = {"engine": engine, "progress": False}
+    exact = fl.run("fedavg", task, 2, participation=0.5, **options)
+    again = fl.run("fedavg", task, 2, participation=0.5, precision=precision, **options)
     near = 1e-3 if precision == "float32" else 0.15
     assert again.final["loss"] == pytest.approx(exact.final["loss"], rel=near)
     assert all(t.dtype == torch.float32 for t in again.state.values())
