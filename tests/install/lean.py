@@ -69,13 +69,13 @@ LACKS = {
 }
 for extra, calls in LACKS.items():
     for call in calls:
-        said = StringIO()
+        output = StringIO()
         try:
-            with redirect_stderr(said):
+            with redirect_stderr(output):
                 assert call() == 2, f"nothing was lacking: {extra}, {calls.index(call)}"
         except ModuleNotFoundError as error:
-            print(error, file=said)
-        text = said.getvalue()
+            print(error, file=output)
+        text = output.getvalue()
         assert f"pip install 'fedlearn[{extra}]'" in text, text
         assert len(text.splitlines()) == 1, text
         print(text, end="")

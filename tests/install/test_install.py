@@ -13,10 +13,10 @@ import pytest
 from unit.test_lean import PROJECT, ROOT, distributions
 
 
-def run(*words, **how):
+def run(*words, **options):
     """``python words``, without this clone on the path."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, **how)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, **options)
     assert not done.returncode, done.stdout[-2000:] + done.stderr
     return done.stdout
 
@@ -49,18 +49,18 @@ def test_they_work_in_an_empty_environment(built, tmp_path, end):
     )
     needs = distributions(PROJECT["project"]["dependencies"])
     for name in needs:
-        its = metadata.distribution(name)
-        for top in {file.parts[0] for file in its.files} - {"..", "__pycache__"}:
+        package = metadata.distribution(name)
+        for top in {file.parts[0] for file in package.files} - {"..", "__pycache__"}:
             if not (home / top).exists():
-                (home / top).symlink_to(its.locate_file(top))
+                (home / top).symlink_to(package.locate_file(top))
     pip = [sys.executable, "-m", "pip", "--python", python]
-    how = "--no-deps", "--no-index", "--no-build-isolation"
-    run(*pip, "install", *how, *built.glob(f"*{end}"))
+    options = "--no-deps", "--no-index", "--no-build-isolation"
+    run(*pip, "install", *options, *built.glob(f"*{end}"))
     run(*pip, "check")
-    said = run(python, ROOT / "tests" / "install" / "lean.py", cwd=tmp_path)
+    output = run(python, ROOT / "tests" / "install" / "lean.py", cwd=tmp_path)
     mb = sum(f.stat().st_size for f in (home / "fedlearn").rglob("*")) / 1e6
     print(f"{mb:.1f} MB beside {len(needs)} packages")
-    assert "fedlearn[lab]" in said
+    assert "fedlearn[lab]" in output
 
 
 def test_lessons_change_nothing_that_colab_pins():
@@ -75,11 +75,11 @@ def test_lessons_change_nothing_that_colab_pins():
     if "Failed to fetch" in done.stderr or "dns error" in done.stderr:
         pytest.skip("no package index is within reach")
     assert not done.returncode, done.stderr
-    there = {line.partition("==")[0].lower() for line in pins.read_text().split("\n")}
+    pinned = {line.partition("==")[0].lower() for line in pins.read_text().split("\n")}
     names = {line.partition("==")[0] for line in done.stdout.split("\n")} - {""}
     system = re.compile("nvidia|cuda|triton")  # PyTorch's libraries for a GPU
     new = {name for name in names if not system.match(name)}
-    new -= {name.replace("_", "-") for name in there}
+    new -= {name.replace("_", "-") for name in pinned}
     assert new == {
         "constriction",
         "faster-coco-eval",
