@@ -164,9 +164,9 @@ def main() -> int:
     warnings.simplefilter("ignore")
     with gzip.open(FILE, "rt", encoding="utf-8") as file:
         home, stored = json.load(file)
-    alike = machine() == home
+    same_kind = machine() == home
     print(f"stored on {home}")
-    print(f"this is   {machine()}: {'bit for bit' if alike else 'to rounding'}")
+    print(f"this is   {machine()}: {'bit for bit' if same_kind else 'to rounding'}")
     keys = [
         (method, case, engine)
         for case in CASES
@@ -184,7 +184,7 @@ def main() -> int:
             print(key, new.get("error") or new["accuracy"][-1], flush=True)
             continue
         problems = difference(stored[key], new, method, case)
-        if alike and not problems and stored[key] != new:
+        if same_kind and not problems and stored[key] != new:
             problems = "last bits"
         if problems:
             count += 1
