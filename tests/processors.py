@@ -35,18 +35,18 @@ NBVAL += ["--nbval-sanitize-with=tests/chapters/nbval_sanitize.cfg"]
 def targets() -> list[tuple[str, str, Path]]:
     """The part, the name and the path of all that runs; chapters are copied below ``OUT``."""
     other = runpy.run_path(str(ROOT / "tests" / "chapters" / "other.py"))
-    found = [("tests", "tests/unit", ROOT / "tests" / "unit")]
+    entries = [("tests", "tests/unit", ROOT / "tests" / "unit")]
     for path in other["chapters"]():
         page = path.relative_to(other["BOOK"]).with_suffix("").as_posix()
-        found.append(("cells", page, other["copy"](path, OUT / "cells")))
+        entries.append(("cells", page, other["copy"](path, OUT / "cells")))
         if page in other["PROSE"]:
             notebook = nbformat.read(path, 4)
             other["hold"](notebook, page)
-            own = OUT / "guards" / f"{page}.ipynb"
-            own.parent.mkdir(parents=True, exist_ok=True)
-            nbformat.write(notebook, own)
-            found.append(("guards", page, own))
-    return found
+            page_copy = OUT / "guards" / f"{page}.ipynb"
+            page_copy.parent.mkdir(parents=True, exist_ok=True)
+            nbformat.write(notebook, page_copy)
+            entries.append(("guards", page, page_copy))
+    return entries
 
 
 def run(setting: str, part: str, name: str, path: Path) -> bool:
@@ -81,14 +81,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="chapters, or tests/unit")
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     parser.add_argument("-n", type=int, default=os.cpu_count(), help="at a time")
-    asked = parser.parse_args()
-    if asked.fresh:
+    arguments = parser.parse_args()
+    if arguments.fresh:
         shutil.rmtree(OUT, ignore_errors=True)
-    jobs = [job for job in targets() if not asked.only or job[1] in asked.only]
-    with ThreadPoolExecutor(asked.n) as pool:
+    jobs = [job for job in targets() if not arguments.only or job[1] in arguments.only]
+    with ThreadPoolExecutor(arguments.n) as pool:
         runs = [
             pool.submit(run, setting, *job)
-            for setting in asked.settings
+            for setting in arguments.settings
             for job in jobs
         ]
     failures = sum(not passed.result() for passed in runs)

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def said(words):
+def outcome_of(words):
     """What a command line prints to standard error, and its status; ``Began`` is status 0."""
     err = io.StringIO()
     with redirect_stderr(err), redirect_stdout(io.StringIO()):
@@ -124,7 +124,7 @@ def test_a_command_line_is_refused_in_one_sentence(nothing_trains, folder, line,
         }
 
     before = files()
-    status, err = said(line.split())
+    status, err = outcome_of(line.split())
     assert status == 2
     assert noun in err, err
     [error] = err.splitlines()
@@ -140,13 +140,13 @@ VALUES = """
 
 
 def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(nothing_trains):
-    every = [
+    lines = [
         f"run {name} --option {option}={value} --train 60 --test 20"
         for name, function in fl.methods.METHODS.items()
         for option in inspect.signature(function).parameters
         for value in VALUES
     ]
-    outcomes = [said(line.split()) for line in random.Random(0).sample(every, 60)]
+    outcomes = [outcome_of(line.split()) for line in random.Random(0).sample(lines, 60)]
     assert {status for status, _ in outcomes} == {0, 2}
     for status, err in outcomes:
         assert not status or (err.startswith("fedlearn: ") and err.count("\n") == 1), (
@@ -162,14 +162,14 @@ X = np.random.default_rng(0).random((40, 4))
 Y = np.arange(40) % 3
 
 
-def own(x=X, **how):
+def own_task(x=X, **options):
     """A task of data of one's own, with two clients."""
-    return fl.tasks.classification(fl.data.arrays(x, Y), **{"clients": 2, **how})
+    return fl.tasks.classification(fl.data.arrays(x, Y), **{"clients": 2, **options})
 
 
-def linear(outputs=3, inputs=4, **how):
+def linear(outputs=3, inputs=4, **options):
     return lambda shape, classes: nn.Sequential(
-        nn.Flatten(), nn.Linear(inputs, outputs, **how)
+        nn.Flatten(), nn.Linear(inputs, outputs, **options)
     )
 
 
@@ -204,7 +204,7 @@ def test_a_network_is_refused_when_the_task_is_built(name):
     network, noun = NETWORKS[name]
     state = torch.get_rng_state()
     with pytest.raises(ValueError, match=noun) as caught:
-        own(network=network)
+        own_task(network=network)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert torch.equal(torch.get_rng_state(), state)
@@ -217,11 +217,11 @@ CALLS = {
     ),
     "a network from a file": (lambda: HISTORY.network(), "ended here"),
     "a partition's function": (
-        lambda: own(partition=fl.partition.dirichlet),
+        lambda: own_task(partition=fl.partition.dirichlet),
         "call it",
     ),
     "a metric of sklearn": (
-        lambda: own(metrics=sklearn.metrics.f1_score),
+        lambda: own_task(metrics=sklearn.metrics.f1_score),
         "write a function",
     ),
     "a method's function": (lambda: fl.run(fl.methods.fedavg, TASK), r"fedavg\(\)"),

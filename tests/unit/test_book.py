@@ -28,10 +28,10 @@ def axes(size=(5.2, 3.2)):
 
 
 def test_a_figure_has_number_caption_text_and_one_svg_a_panel():
-    shown = fl.book.figure(
+    drawn = fl.book.figure(
         "4.2", [axes(), axes()], caption="What *is*.", alt="two <lines>"
     )
-    page = shown._repr_html_()
+    page = drawn._repr_html_()
     assert page.count("<svg") == 2
     assert "Figure 4.2.</b> What <em>is</em>." in page
     assert 'aria-label="two &lt;lines&gt;"' in page
@@ -90,29 +90,31 @@ def test_a_panel_trains_what_is_chosen(monkeypatch):
 
 def test_a_panel_trains_with_the_readers_own_values():
     stored = explorers.STORED
-    own = {"seed": 3, "rounds": 5, "lr": 0.3, "dirichlet": 1.0}
-    made = explorers.experiments("rpn", clients=4, pooled="all three", one_of=4, **own)
-    assert {(e.seed, e.rounds, e.lr, e.partition) for e in made.values()} == {
+    values = {"seed": 3, "rounds": 5, "lr": 0.3, "dirichlet": 1.0}
+    experiments = explorers.experiments(
+        "rpn", clients=4, pooled="all three", one_of=4, **values
+    )
+    assert {(e.seed, e.rounds, e.lr, e.partition) for e in experiments.values()} == {
         (3, 5, 0.3, "dirichlet:1.0")
     }
-    own |= {"rounds": stored, "lr": stored, "alpha": 0.5}
-    del own["dirichlet"]
-    made = explorers.experiments("heterogeneity", clients=4, one_of=8, **own)
+    values |= {"rounds": stored, "lr": stored, "alpha": 0.5}
+    del values["dirichlet"]
+    experiments = explorers.experiments("heterogeneity", clients=4, one_of=8, **values)
     # there alpha is the chapter's, and one line keeps its even split
-    assert {e.partition for e in made.values()} == {"iid", "dirichlet:0.5"}
-    assert {e.rounds for e in made.values()} == {10}
+    assert {e.partition for e in experiments.values()} == {"iid", "dirichlet:0.5"}
+    assert {e.rounds for e in experiments.values()} == {10}
 
 
 def test_compare_draws_every_history(histories):
-    both = [histories["fedavg"], histories["rpn"]]
-    lines = fl.plot.compare(both, "bytes").get_lines()
+    pair = [histories["fedavg"], histories["rpn"]]
+    lines = fl.plot.compare(pair, "bytes").get_lines()
     looks = [
-        {getattr(line, f"get_{of}")() for line in lines}
-        for of in ("marker", "linestyle")
+        {getattr(line, f"get_{look}")() for line in lines}
+        for look in ("marker", "linestyle")
     ]
     assert [*map(len, looks)] == [2, 2], "lines must differ by more than colour"
-    assert lines[1].get_xdata()[-1] == sum(both[1].bytes_up + both[1].bytes_down)
-    axs = fl.plot.panels({"FedAvg": [both[0]] * 2, "RPN": both[1]}, target=0.5)
+    assert lines[1].get_xdata()[-1] == sum(pair[1].bytes_up + pair[1].bytes_down)
+    axs = fl.plot.panels({"FedAvg": [pair[0]] * 2, "RPN": pair[1]}, target=0.5)
     assert [len(ax.collections) for ax in axs] == [1, 1], (
         "a band where there are several seeds"
     )

@@ -19,8 +19,8 @@ from fedlearn.data import data_path
 def test_the_answer_is_not_there_before_the_guess():
     for guess in (None, 7):
         spec = fl.book.rivals(guess)
-        shown = dict(fl.book.chart("1.1", spec, caption="c", alt="a").spec)
-        altair.LayerChart.from_dict(shown)
+        content = dict(fl.book.chart("1.1", spec, caption="c", alt="a").spec)
+        altair.LayerChart.from_dict(content)
         params = {p["name"]: p.get("value") for p in spec["params"]}
         assert params.get("guess") == 7 or guess is None
         assert params["reveal"] is (guess is not None)
@@ -48,8 +48,8 @@ def test_what_the_first_page_says_of_its_two_lines():
 
 def test_the_ring_plays_the_stored_runs():
     rows = fl.book.grid("index").query("line == 'everything'")
-    shown = fl.book.ring().content
-    frames = re.findall(r'fl-score"[^>]*>(\d+)<.*?(\d+): ([\d.]+) MB', shown)
+    content = fl.book.ring().content
+    frames = re.findall(r'fl-score"[^>]*>(\d+)<.*?(\d+): ([\d.]+) MB', content)
     assert len(frames) == len(rows) + 4  # the last one stays
     for (read, t, megabytes), row in zip(frames, rows.itertuples(), strict=False):
         assert (int(read), int(t)) == (round(100 * row.accuracy), row.round)
@@ -98,9 +98,9 @@ VERDICTS = [
 ]
 
 
-@pytest.mark.parametrize("lead, wanted, verdict", VERDICTS)
-def test_verdicts(lead, wanted, verdict):
-    assert claims.verdict(lead, wanted) == verdict
+@pytest.mark.parametrize("lead, claim, verdict", VERDICTS)
+def test_verdicts(lead, claim, verdict):
+    assert claims.verdict(lead, claim) == verdict
 
 
 def test_an_opening_table_has_the_last_tests_that_are_stored():
@@ -116,11 +116,11 @@ def test_the_stored_runs_are_those_that_the_chapter_states():
     stored = fl.book.seen()
     runs = {tuple(row[:2]) for row in stored["rounds"]}
     assert runs == {*itertools.product(spec["grid"]["clients"], spec["grid"]["pooled"])}
-    stated, kept = (
+    planned, present = (
         sorted((r["task"], r["label"], r["rate"]) for r in rows)
         for rows in (spec["pictures"]["runs"], stored["pictures"])
     )
-    assert stated == kept
+    assert planned == present
     assert [run["label"] for run in stored["real"]] == spec["real"]["labels"]
 
 

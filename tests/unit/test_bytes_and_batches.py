@@ -86,10 +86,10 @@ def normalised(momentum=0.1):
     return network
 
 
-def make(network, **how):
-    how = {"clients": 4, "device": "cpu"} | how
+def make(network, **options):
+    options = {"clients": 4, "device": "cpu"} | options
     data = fl.data.arrays(X, Y)
-    return fl.tasks.classification(data, network=network, **how)
+    return fl.tasks.classification(data, network=network, **options)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "stc", "scaffold"])
@@ -125,11 +125,11 @@ ANY = """
 
 @pytest.mark.parametrize("name", ANY.split())
 def test_adapters_of_rank_4_cost_their_own_bytes(name):
-    own = 4 * (6 + 40) + 41 * 3
+    entries = 4 * (6 + 40) + 41 * 3
     history = fl.run(name, make(adapted(hidden=False)), 2)
     assert history == fl.run(name, make(adapted(hidden=True)), 2), "also its bytes"
     sent = max(history.bytes_up.max(), history.bytes_down.max()) / 4
-    assert sent < (2 if name == "scaffold" else 1) * 4 * own + 100
+    assert sent < (2 if name == "scaffold" else 1) * 4 * entries + 100
 
 
 def test_a_last_batch_of_one_joins_the_batch_before_it():
@@ -177,8 +177,8 @@ class Smoothed(nn.Module):
         return self.linear(x - self.mean)
 
 
-def smoothed(**how):
-    return make(lambda shape, classes: Smoothed(classes, **how))
+def smoothed(**options):
+    return make(lambda shape, classes: Smoothed(classes, **options))
 
 
 def test_a_buffer_that_training_assigns_is_part_of_the_state(tmp_path):
@@ -190,7 +190,7 @@ def test_a_buffer_that_training_assigns_is_part_of_the_state(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [
         {"persistent": False},
         {"persistent": False, "assigned": True},
@@ -198,9 +198,9 @@ def test_a_buffer_that_training_assigns_is_part_of_the_state(tmp_path):
         {"count": torch.tensor(False)},
     ],
 )
-def test_a_buffer_that_no_state_holds_must_not_change(how):
+def test_a_buffer_that_no_state_holds_must_not_change(options):
     with pytest.raises(ValueError, match="(mean|count) changes"):
-        fl.run("fedavg", smoothed(**how), 1)
+        fl.run("fedavg", smoothed(**options), 1)
 
 
 def test_counts_of_batches_begin_anew_at_each_client():
@@ -220,17 +220,17 @@ def test_counts_of_batches_begin_anew_at_each_client():
 
 
 def test_what_a_builder_keeps_is_not_trained():
-    kept = torch.randn(8, 6)
+    weights = torch.randn(8, 6)
 
     def network(shape, classes):
         net = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Linear(8, classes))
-        net[1].weight = nn.Parameter(kept)
+        net[1].weight = nn.Parameter(weights)
         return net
 
-    before = kept.clone()
+    before = weights.clone()
     first, second = (fl.run("fedavg", make(network), 2) for _ in range(2))
     assert first == second
-    assert torch.equal(kept, before)
+    assert torch.equal(weights, before)
 
 
 def test_a_builder_draws_alike_from_every_generator():
@@ -287,14 +287,14 @@ def test_a_checkpoint_knows_layers_and_frozen_weights(changed, tmp_path):
         fl.run("fedavg", make(sequence(**changed)), 2, checkpoint=tmp_path / "run")
 
 
-@pytest.mark.parametrize("how", [{"batch_size": 1}, {"clients": [[0], [1, 2, 3]]}])
-def test_a_single_sample_cannot_be_normalised(how):
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"clients": [[0], [1, 2, 3]]}])
+def test_a_single_sample_cannot_be_normalised(options):
     def network(shape, classes):
         return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, classes))
 
-    task = make(network, clients=how.pop("clients", 4))
+    task = make(network, clients=options.pop("clients", 4))
     with pytest.raises(ValueError, match="batch of one"):
-        fl.run("fedavg", task, 1, **how)
+        fl.run("fedavg", task, 1, **options)
 
 
 def test_a_remainder_of_one_that_no_layer_can_normalise_is_said():

@@ -27,7 +27,7 @@ def cell(source, kind="code", **grade):
     }
 
 
-def asked(name, stub, test):
+def exercise(name, stub, test):
     """The two cells of an exercise."""
     check = {"grade": True, "solution": False, "grade_id": f"{name}-check"}
     return [cell(stub, solution=True, grade_id=name), cell(test, **check)]
@@ -52,7 +52,7 @@ ASSERTED = 'verdict = fl.check("a-b", f)\nassert verdict, verdict'
 def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(classroom, "wheel", lambda folder: [])
     cells = [
-        *asked("a-b", STUB, CHECK),
+        *exercise("a-b", STUB, CHECK),
         'fl.solution("a-b")',
         'x = 1\nfl.solution("a-c")',
     ]
@@ -68,8 +68,8 @@ def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path, monkeypatc
         "requirements.txt",
         "nbgrader_config.py",
     }
-    *kept, paper = sources(out / "a.ipynb")
-    assert kept == [STUB, CHECK, "x = 1"]
+    *lesson, paper = sources(out / "a.ipynb")
+    assert lesson == [STUB, CHECK, "x = 1"]
     assert "marked by hand" in paper
     *_, stub, asserted, text, hand = sources(out / "source/a/a.ipynb")
     assert stub.startswith(STUB)
@@ -105,9 +105,12 @@ def test_a_course_is_not_written_through_links(tmp_path, place):
 
 
 REFUSED = {  # cells of a page, and the noun of its refusal
-    "a printed check": (asked("a-b", STUB, 'print(fl.check("a-b", f))'), "must be"),
-    "a timed check": (asked("a-b", STUB, '%time fl.check("a-b", f)'), "must be"),
-    "no check": (asked("fedavg-bytes", STUB, CHECK)[:1], "fedavg-bytes has no check"),
+    "a printed check": (exercise("a-b", STUB, 'print(fl.check("a-b", f))'), "must be"),
+    "a timed check": (exercise("a-b", STUB, '%time fl.check("a-b", f)'), "must be"),
+    "no check": (
+        exercise("fedavg-bytes", STUB, CHECK)[:1],
+        "fedavg-bytes has no check",
+    ),
 }
 
 
@@ -138,15 +141,15 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
         "def other():\n    pass",
     ]
     lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
-    cells = [*map(cell, lesson), prompt, *asked("a-b", STUB, CHECK)]
+    cells = [*map(cell, lesson), prompt, *exercise("a-b", STUB, CHECK)]
     classroom.make(book(tmp_path / "book", *cells), tmp_path / "out")
     copy = tmp_path / "out" / "source" / "a" / "a.ipynb"
-    _, setup, *shown = sources(copy)
+    _, setup, *copied = sources(copy)
     assert setup == classroom.BEGIN
-    assert shown[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
-    assert shown[2] == prompt["source"][0].replace("[there](#there)", "there")
-    assert shown[3].startswith(STUB)
-    assert shown[4] == ASSERTED
+    assert copied[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
+    assert copied[2] == prompt["source"][0].replace("[there](#there)", "there")
+    assert copied[3].startswith(STUB)
+    assert copied[4] == ASSERTED
     assert (
         json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
     )
@@ -265,9 +268,9 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
     out = tmp_path / "class"
     words = ["classroom", str(BOOK), str(out), "--for", "nbgrader", "--instructor"]
     assert main(words) is None
-    said = capsys.readouterr().out
-    assert "instructor" in said
-    assert "source" in said
+    output = capsys.readouterr().out
+    assert "instructor" in output
+    assert "source" in output
     guide = {
         p.name: p.read_text() for p in (out / "instructor").rglob("*") if p.is_file()
     }

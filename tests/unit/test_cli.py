@@ -67,8 +67,8 @@ def test_every_field_can_be_typed(names):
 
 def test_seeds_options_and_values_are_runs_of_their_own():
     words = "compare fedavg rpn:share=0.5/1,lr=0.3 --seed 0 1 --seed 4 --option lr=0.2"
-    both = [("rpn", {"share": share, "lr": 0.3}) for share in (0.5, 1)]
-    runs = [("fedavg", {"lr": 0.2}), *both]
+    pooled = [("rpn", {"share": share, "lr": 0.3}) for share in (0.5, 1)]
+    runs = [("fedavg", {"lr": 0.2}), *pooled]
     expected = [(*run, seed) for run in runs for seed in (0, 1, 4)]
     assert [(e.method, e.options, e.seed) for e in typed(words.split())] == expected
     (e,) = typed(
@@ -99,8 +99,8 @@ print([name for name in ("torch", "numpy", "yaml") if name in sys.modules])
 def test_several_processes_give_the_same_histories(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["compare", "fedavg", "rpn:share=0.5/1", *SMALL, "--seed", "0", "1"]
-    for more in (["--out", "one.json"], ["--out", "two.json", "--jobs", "2"]):
-        assert not main([*words, *more])
+    for options in (["--out", "one.json"], ["--out", "two.json", "--jobs", "2"]):
+        assert not main([*words, *options])
     one, two = (json.loads(Path(f"{name}.json").read_text()) for name in ("one", "two"))
     assert len(one) == 6
     assert [*map(fl.History.from_dict, one)] == [*map(fl.History.from_dict, two)]
@@ -120,18 +120,18 @@ def test_the_typed_run_is_the_run_in_python(capsys):
 
 def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
     real = federation.one_round
-    begun = []
+    rounds = []
 
-    def one_round(server, engine, t, *rest, **how):
-        begun.append(t)
-        if len(begun) == 2:
+    def one_round(server, engine, t, *arguments, **options):
+        rounds.append(t)
+        if len(rounds) == 2:
             raise KeyboardInterrupt
-        return real(server, engine, t, *rest, **how)
+        return real(server, engine, t, *arguments, **options)
 
     monkeypatch.setattr("fedlearn.core.federation.one_round", one_round)
     monkeypatch.chdir(tmp_path)
-    few = "--clients 2 --train 8 --test 4 --no-progress --checkpoint c".split()
-    assert main(["compare", "rpn", "fedavg", *few, "--rounds", "2"]) == 130
+    arguments = "--clients 2 --train 8 --test 4 --no-progress --checkpoint c".split()
+    assert main(["compare", "rpn", "fedavg", *arguments, "--rounds", "2"]) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["c.rpn.0"]
-    assert not main(["compare", "rpn", "fedavg", *few, "--rounds", "2"])
-    assert begun == [1, 2, 2, 1, 2]
+    assert not main(["compare", "rpn", "fedavg", *arguments, "--rounds", "2"])
+    assert rounds == [1, 2, 2, 1, 2]

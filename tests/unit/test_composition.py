@@ -46,13 +46,13 @@ FEW = random.Random(0).sample(sorted(ALLOWED), 12)
 def accuracy(method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        how = {
+        options = {
             "engine": "stacked",
             "threads": 1,
             "evaluate_every": ROUNDS,
             "progress": False,
         }
-        return fl.run(method, TASK, ROUNDS, **how).final["accuracy"]
+        return fl.run(method, TASK, ROUNDS, **options).final["accuracy"]
 
 
 def share(method):

@@ -30,8 +30,8 @@ def test_bytes_are_those_of_a_run():
             assert abs(row[way] - sent) <= (0.1 * sent if name == "stc" else 0)
     assert costs.loc["fedavg", "factor"] == 1
     assert costs.loc["rpn", "factor"] > 5
-    both = costs.loc["fedavg", "up"] + costs.loc["fedavg", "down"]
-    assert costs.loc["fedavg", "total"] == 10 * 100 * both
+    dense = costs.loc["fedavg", "up"] + costs.loc["fedavg", "down"]
+    assert costs.loc["fedavg", "total"] == 10 * 100 * dense
 
 
 def test_every_method_counts_or_says_why_not():

@@ -36,10 +36,10 @@ def test_a_method_and_a_network_by_file_and_by_module(here, name, capsys):
         f"compare {name} fedavg:lr=0.1 --network {network} --rounds 2 --option lr=0.2"
     )
     assert not cli.main([*line.split(), "--train", "200", "--out", "-"])
-    ours, same = json.loads(capsys.readouterr().out)
+    ours, theirs = json.loads(capsys.readouterr().out)
     assert ours["method"] == "halved"
     assert ours["meta"]["task"]["network"] == network
-    assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in same["rows"]]
+    assert [r["loss"] for r in ours["rows"]] == [r["loss"] for r in theirs["rows"]]
     assert not list(here.glob("*.checkpoint")) + list(
         (here / "own").glob("*.checkpoint")
     )

@@ -31,29 +31,29 @@ class Only:
     """An engine that reaches these clients only; the others are silent. ``change`` has the last
     word about what a client answers."""
 
-    def __init__(self, clients, who, change):
+    def __init__(self, clients, present, change):
         self.clients = clients
-        self.who = who
+        self.present = present
         self.change = change or (lambda k, data: data)
 
     def exchange(self, t, kind, clients, write):
         for k in clients:
             data = write(k)
-            if k in self.who:
+            if k in self.present:
                 yield k, self.change(k, self.clients.answer(t, k, data, kind))
             else:
                 yield k, fl.WireError("silent")
 
 
-def asking(clients, t, who=range(4), change=None):
+def asking(clients, t, present=range(4), change=None):
     return Exchange(
-        t, Only(clients, who, change), {"refused": {}, "unevaluated": {}}, {}
+        t, Only(clients, present, change), {"refused": {}, "unevaluated": {}}, {}
     )
 
 
-def played(server, clients, state, t, who=range(4), change=None):
+def played(server, clients, state, t, present=range(4), change=None):
     """Round ``t`` with some of the clients -> the next state."""
-    return server.round(t, state, asking(clients, t, who, change))
+    return server.round(t, state, asking(clients, t, present, change))
 
 
 def noise(*shape, seed=0):
@@ -68,7 +68,7 @@ def kl(teacher, student, T=3.0):
 
 def test_stacked_clients_of_whom_some_have_no_teacher(task):
     method = fl.methods.fed_gkt(alpha=0.5)
-    who = [0, 1, 2]
+    present = [0, 1, 2]
     net = fl.initial_network(method, task)
     memories = [
         {"z_s": noise(task.sizes[0], 10)},
@@ -76,12 +76,12 @@ def test_stacked_clients_of_whom_some_have_no_teacher(task):
         {"z_s": noise(task.sizes[2], 10, seed=2)},
     ]
     rows = torch.tensor([[2, 0], [1, 4], [3, 1]])
-    x, y = zip(*(task.epoch(k, rows[k], None) for k in who), strict=True)
-    alone = [F.cross_entropy(net(x[k]), y[k]) for k in who]
+    x, y = zip(*(task.epoch(k, rows[k], None) for k in present), strict=True)
+    alone = [F.cross_entropy(net(x[k]), y[k]) for k in present]
     for k in (0, 2):
         alone[k] = alone[k] + 0.5 * kl(memories[k]["z_s"][rows[k]], net(x[k]))
     logits = torch.stack([net(images) for images in x])
-    loss = method.objective.begin(net, Context(task, 2, who, memory=memories))
+    loss = method.objective.begin(net, Context(task, 2, present, memory=memories))
     together = loss(lambda _: logits, Batch(None, torch.stack(y), rows))
     torch.testing.assert_close(together, torch.stack(alone))
 
@@ -139,10 +139,10 @@ def test_synchronous_needs_everybody(task):
         fl.run(fl.methods.fed_gkt(), task, 1, participation=0.5)
     server, clients = parties(task, server_epochs=1)
     state = played(server, clients, server.start(), 1)
-    kept = {name: x.clone() for name, x in (state.weights | state.memory).items()}
+    stored = {name: x.clone() for name, x in (state.weights | state.memory).items()}
     with pytest.raises(fl.WireError, match=r"round 2 .* \[1, 3\]"):
         played(server, clients, state, 2, (0, 2))
-    assert equal(kept, state.weights | state.memory)
+    assert equal(stored, state.weights | state.memory)
 
 
 def test_asynchronous_keeps_the_features_of_those_who_are_away(task):

@@ -69,10 +69,13 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(
     rounds = []
     schema = fl.wire.Schema(names)
     task = SimpleNamespace(seed=0)
-    who = range(count)
-    of = {n: i for i, module in enumerate(kgf.modules(schema)) for n in module}
+    participants = range(count)
+    module_of = {n: i for i, module in enumerate(kgf.modules(schema)) for n in module}
     for t in (1, 2):
-        contexts = [Context(task, t, k, schema=schema, participants=who) for k in who]
+        contexts = [
+            Context(task, t, k, schema=schema, participants=participants)
+            for k in participants
+        ]
         rounds.append(
             [tuple(kgf.Modules().names(list(names), ctx)) for ctx in contexts]
         )
@@ -83,8 +86,8 @@ def test_groups_cover_every_tensor_once_and_change_with_the_round(
     if groups == count:  # one module each may be asked for
         kgf.Modules(groups).validate(contexts[0])
     assert sorted(n for group in sent for n in group) == sorted(names)
-    found = sorted(sorted({of[n] for n in group}) for group in sent)
-    assert [i for group in found for i in group] == list(range(18))
+    covered = sorted(sorted({module_of[n] for n in group}) for group in sent)
+    assert [i for group in covered for i in group] == list(range(18))
     assert max(map(one.count, sent)) - min(map(one.count, sent)) <= 1
 
 

@@ -77,11 +77,12 @@ AUTHORS = {"momentum": 0.9, "weight_decay": 0.01}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("how", [{}, AUTHORS])
-def test_repopt_is_csla(family, how, task):
+@pytest.mark.parametrize("options", [{}, AUTHORS])
+def test_repopt_is_csla(family, options, task):
     """And so through rounds of averaging, which is linear."""
     methods = (
-        fl.methods.fed_repopt(0.05, form, family, **how) for form in ("csla", "repopt")
+        fl.methods.fed_repopt(0.05, form, family, **options)
+        for form in ("csla", "repopt")
     )
     (csla, moved), (rep, _) = (trained(method, task) for method in methods)
     assert (kernels(csla) - kernels(rep)).abs().max() <= 1e-10 < 1e-3 < moved
@@ -99,8 +100,8 @@ def test_constants_are_sent_until_the_client_has_answered(task):
     assert len(first) - len(later) == 4 * sum(t.numel() + 1 for t in sent.values())
     for data in (first, later):  # a client believes the wire, and keeps what came
         side.answer(2, 0, "train", data, memory)
-        kept = models.repopt.constants(side.net)["extractor.0.s3"]
-        assert kept.unique().tolist() == [2.0]
+        scale = models.repopt.constants(side.net)["extractor.0.s3"]
+        assert scale.unique().tolist() == [2.0]
     with pytest.raises(
         fl.WireError, match="has not come"
     ):  # as if it had been heard before

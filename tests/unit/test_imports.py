@@ -57,8 +57,8 @@ def test_no_circle_of_imports():
 
 
 def test_the_small_package_imports_no_engine_and_no_page():
-    for name, others in GRAPH.items():
-        rooms = {other.split(".")[0] for other in others}
+    for name, modules in GRAPH.items():
+        rooms = {other.split(".")[0] for other in modules}
         if name.split(".")[0] in SMALL:
             assert not rooms & ELSEWHERE, name
         if name.split(".")[0] == "core":

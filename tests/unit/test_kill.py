@@ -22,6 +22,6 @@ def test_a_killed_run_goes_on(tmp_path, task):
         time.sleep(0.01)
     process.kill()
     assert process.wait() != 0, "it was done before it was killed"
-    how = {"progress": False}
-    history = fl.run(fl.methods.dgc(), task, ROUNDS, checkpoint=path, **how)
-    assert history == fl.run(fl.methods.dgc(), task, ROUNDS, **how)
+    options = {"progress": False}
+    history = fl.run(fl.methods.dgc(), task, ROUNDS, checkpoint=path, **options)
+    assert history == fl.run(fl.methods.dgc(), task, ROUNDS, **options)

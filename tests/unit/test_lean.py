@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 def distributions(requirements):
     """The installed distributions that requirements stand for, and all that these need in turn."""
-    todo, found, seen = [(text, "") for text in requirements], set(), set()
+    todo, names, seen = [(text, "") for text in requirements], set(), set()
     while todo:
         text, extra = todo.pop()
         need = Requirement(text)
@@ -33,20 +33,24 @@ def distributions(requirements):
         ):
             continue
         seen.add((text, extra))
-        found.add(canonicalize_name(need.name))
+        names.add(canonicalize_name(need.name))
         todo += [
             (t, e)
             for t in metadata.requires(need.name) or []
             for e in ("", *need.extras)
         ]
-    return found
+    return names
 
 
 def test_without_the_extras_runs_work(tmp_path):
     """In a process that sees no other package."""
     lean = distributions(PROJECT["project"]["dependencies"]) | {"fedlearn"}
     homes = metadata.packages_distributions().items()
-    hidden = {name for name, of in homes if not {*map(canonicalize_name, of)} & lean}
+    hidden = {
+        name
+        for name, packages in homes
+        if not {*map(canonicalize_name, packages)} & lean
+    }
     assert {
         "pandas",
         "matplotlib",
@@ -72,12 +76,12 @@ def test_the_wheel_has_the_results_that_are_shown():
         p.relative_to(ROOT / "data").as_posix() for p in (ROOT / "data").rglob("*.*")
     }
     inside = {name for name in names if any(fnmatch(name, glob) for glob in globs)}
-    shown = {name for name in names if name.endswith(fl.results.PACKED)}
+    stored = {name for name in names if name.endswith(fl.results.PACKED)}
     texts = [p for kind in ("*.ipynb", "*.md") for p in (ROOT / "book").rglob(kind)]
     pages = "\n".join(p.read_text("utf-8") for p in texts)
-    for name in inside - shown:  # what nobody shows stays outside
+    for name in inside - stored:  # what nobody shows stays outside
         assert "results/" not in name or Path(name).stem in pages, name
-    assert shown <= inside
+    assert stored <= inside
     assert {
         "rpn/claims.yaml",
         "recipes.yaml",

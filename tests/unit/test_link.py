@@ -12,7 +12,7 @@ from fedlearn.lab.cli import table
 
 def history(rounds=3, clients=2, up=1000, down=3000, seconds=4.0):
     """A run whose every round sends so many bytes in all."""
-    same = {
+    columns = {
         "loss": 1.0,
         "bytes_down": down,
         "seconds": seconds,
@@ -24,7 +24,7 @@ def history(rounds=3, clients=2, up=1000, down=3000, seconds=4.0):
             "accuracy": 0.1 * t,
             "bytes_up": up * (t + 1),
             "refused": {},
-            **same,
+            **columns,
         }
         for t in range(rounds)
     ]
@@ -59,9 +59,9 @@ def test_speeds_out_of_range_are_refused(wrong, noun):
 
 def test_the_table_has_minutes_where_there_is_a_link():
     runs = {"a": [history(), history(seconds=8.0)], "b": [history(up=1)]}
-    how = {"up": 1e3, "down": 2e3}
-    minutes = np.mean([link.time(h, **how)[-1] for h in runs["a"]]) / 60
-    head, _, first, *_ = table(runs, how).splitlines()
+    speeds = {"up": 1e3, "down": 2e3}
+    minutes = np.mean([link.time(h, **speeds)[-1] for h in runs["a"]]) / 60
+    head, _, first, *_ = table(runs, speeds).splitlines()
     assert "minutes" in head
     assert "minutes" not in table(runs, {})
     assert f"{minutes:.4g}" in first

@@ -85,7 +85,7 @@ def test_feedback_keeps_what_later_steps_leave_out(task, coder):
         for n, sent in link.decode(sections, ctx).items():
             total[n] = total.get(n, 0) + sent
         for n in x.keys() - schema.buffers:
-            there = total.get(n, 0) + memory.get(f"error/{n}", 0)
-            torch.testing.assert_close(there, t * x[n], atol=1e-4, rtol=1e-4)
+            whole = total.get(n, 0) + memory.get(f"error/{n}", 0)
+            torch.testing.assert_close(whole, t * x[n], atol=1e-4, rtol=1e-4)
     assert total.keys() == x.keys(), "every tensor had its turn"
     assert "error/mean" not in memory  # batch statistics are no sum of updates

@@ -58,10 +58,10 @@ def test_pytorch_for_the_cpu_comes_from_where_the_user_says(
     with pytest.raises(SystemExit, match="TORCH_INDEX"):
         torch(tmp_path, LOCKED)
     monkeypatch.setenv("TORCH_INDEX", "https://example.org")
-    wanted = "--index-url https://example.org torch==2.15.0"
-    assert torch(tmp_path, LOCKED) == wanted
+    words = "--index-url https://example.org torch==2.15.0"
+    assert torch(tmp_path, LOCKED) == words
     monkeypatch.delenv("TORCH_INDEX")
-    assert torch(tmp_path, LOCKED) == wanted
+    assert torch(tmp_path, LOCKED) == words
 
 
 def test_an_old_python_is_refused(program, tmp_path, monkeypatch):

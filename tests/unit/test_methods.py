@@ -57,16 +57,16 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
     clients = fl.clients(method, task)
     state = server.start()
     last_seen = {}
-    for t, who in {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}.items():
+    for t, present in {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}.items():
         arrivals = []
-        for k in who:
+        for k in present:
             message = server.send(t, k, state, last_seen)[0]
             memory = clients.memories.setdefault(k, {})
             # and once more below: what comes twice counts once
             got = clients.side.download(t, k, message, memory).start
             assert all(torch.equal(got[n], w) for n, w in state.weights.items())
             arrivals.append(server.receive(t, k, clients.answer(t, k, message), state))
-        last_seen |= dict.fromkeys(who, t)
+        last_seen |= dict.fromkeys(present, t)
         state = server.aggregate(t, state, arrivals, last_seen)
     with pytest.raises(fl.WireError, match="does not begin"):
         method.client_side(task).download(

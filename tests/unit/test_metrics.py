@@ -11,9 +11,14 @@ NAMES = ("per_class", "per_class_mix", "worst_class_mix")
 OWNED = ("per_client",)
 
 
-def few(**more):
-    how = {"partition": "dirichlet:0.3", "train": 240, "test": 100, "metrics": NAMES}
-    return fl.tasks.classification("digits", 4, **how | more)
+def small(**changes):
+    options = {
+        "partition": "dirichlet:0.3",
+        "train": 240,
+        "test": 100,
+        "metrics": NAMES,
+    }
+    return fl.tasks.classification("digits", 4, **options | changes)
 
 
 def net_of(task, history):
@@ -23,8 +28,8 @@ def net_of(task, history):
 
 
 def test_every_metric_is_what_its_name_says():
-    task = few()
-    plain, history = (fl.run("fedavg", t, 3) for t in (few(metrics=()), task))
+    task = small()
+    plain, history = (fl.run("fedavg", t, 3) for t in (small(metrics=()), task))
     for a, b in zip(plain.rows, history.rows, strict=True):
         assert all(a[k] == b[k] for k in a.keys() - {"seconds"})
         assert b.keys() - a.keys() == {*NAMES}
@@ -50,12 +55,12 @@ def test_a_metric_of_ones_own(tmp_path):
         assert float(seen.confusion.sum()) == len(seen.labels) == len(seen.of(0)) == 100
         return (seen.confusion.diag() / seen.confusion.sum(1)).mean()
 
-    history = fl.run("fedavg", few(metrics=[balanced, "per_class"]), 1)
+    history = fl.run("fedavg", small(metrics=[balanced, "per_class"]), 1)
     assert history.balanced[0] == pytest.approx(history.per_class[0].mean())
     (tmp_path / "mine.py").write_text(
         "def total(seen):\n    return seen.confusion.sum()\n"
     )
-    task = few(metrics=f"{tmp_path}/mine.py:total")
+    task = small(metrics=f"{tmp_path}/mine.py:total")
     assert task.evaluate(task.network())["total"] == 100.0
 
 
@@ -68,17 +73,17 @@ HELD = torch.tensor([[3, 1], [0, 2]])
 
 
 @pytest.mark.parametrize(
-    "predictions, held, owners, expected",
+    "predictions, counts, owners, expected",
     [  # of four test samples of class 0; the test set has no class 1
         ({None: PREDICTED}, HELD, None, ([0.75, None], [0.75, None], 0.75)),
         ({}, HELD, None, (None, None, None)),
         ({None: PREDICTED}, HELD[[0, 0, 0]], OWNERS, ([0.5, None, 1.0],)),
     ],
 )
-def test_what_is_not_there_is_none(predictions, held, owners, expected):
-    named = {name: M.METRICS[name] for name in (NAMES if owners is None else OWNED)}
-    row = M.measured(named, M.Seen(predictions, LABELS, owners, held))
-    assert row == dict(zip(named, expected, strict=True))
+def test_what_is_not_there_is_none(predictions, counts, owners, expected):
+    metrics = {name: M.METRICS[name] for name in (NAMES if owners is None else OWNED)}
+    row = M.measured(metrics, M.Seen(predictions, LABELS, owners, counts))
+    assert row == dict(zip(metrics, expected, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_what_is_not_there_is_none(predictions, held, owners, expected):
 )
 def test_metrics_that_cannot_be(wrong):
     with pytest.raises(ValueError, match="metric|argument|name"):
-        few(metrics=wrong)
+        small(metrics=wrong)
 
 
 # ---- test samples with owners

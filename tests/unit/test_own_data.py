@@ -38,9 +38,9 @@ FRAME = pandas.DataFrame(X, columns=["age", "dose", "weight", "size"]).assign(
 )
 
 
-def refused(noun, make, *args, **how):
+def refused(noun, make, *args, **options):
     with pytest.raises((ValueError, DataError), match=f"(?s){noun}") as caught:
-        make(*args, **how)
+        make(*args, **options)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 700
 
@@ -135,10 +135,9 @@ def test_a_transform_that_cuts_16_bits_or_takes_indices_for_pixels_is_refused(tm
     )
     assert rows(whole(fl.data.dataset(scaled))[0]) == rows(x // 257)
     assert fl.data.dataset(ImageFolder(flat, grey, loader=Image.open)).names
-    few = folder(tmp_path / "few", [Image.fromarray(row // 257) for row in x])
-    assert fl.data.dataset(
-        ImageFolder(few)
-    ).names  # 16 bits a pixel, of which 8 are used
+    # 16 bits a pixel, of which 8 are used
+    dark = folder(tmp_path / "dark", [Image.fromarray(row // 257) for row in x])
+    assert fl.data.dataset(ImageFolder(dark)).names
 
 
 @pytest.mark.parametrize("mode", ["P", "CMYK"])
@@ -402,8 +401,8 @@ def test_data_sets_of_every_library(tmp_path):
     assert data.user_names == (0, 1)  # h24
     refused("keys=", fl.data.dataset, Hub())
     ways = Image.fromarray, np.asarray, lambda x: torch.from_numpy(x).permute(2, 0, 1)
-    first, *others = (fl.data.dataset(items(map(way, PICTURES))) for way in ways)
-    assert all(torch.equal(first.train_x, other.train_x) for other in others)
+    first, *sets = (fl.data.dataset(items(map(way, PICTURES))) for way in ways)
+    assert all(torch.equal(first.train_x, other.train_x) for other in sets)
     root = folder(tmp_path, map(Image.fromarray, PICTURES[:20]))
     data = fl.data.dataset(ImageFolder(root))
     assert rows(whole(data)[0]) == rows(PICTURES[:20].transpose(0, 3, 1, 2))
@@ -538,7 +537,7 @@ DATA = fl.data.arrays(X, Y)
 
 
 @pytest.mark.parametrize(
-    ("how", "noun"),
+    ("options", "noun"),
     [
         ({"clients": "ward"}, "users="),
         ({"clients": [(X, Y), (X, Y)]}, "fl.data.clients"),
@@ -549,8 +548,8 @@ DATA = fl.data.arrays(X, Y)
         ({"dataset": fl.data.arrays(X, Y, users=Y), "partition": "iid"}, "clients=10"),
     ],
 )
-def test_clients_of_a_task_that_cannot_be(how, noun):
-    refused(noun, fl.tasks.classification, **{"dataset": DATA} | how)
+def test_clients_of_a_task_that_cannot_be(options, noun):
+    refused(noun, fl.tasks.classification, **{"dataset": DATA} | options)
 
 
 def test_a_function_in_a_file_makes_data(tmp_path):

@@ -61,10 +61,10 @@ def do(tmp_path):
             shutil.copy(ROOT / name, clone / name)
     env = {k: v for k, v in os.environ.items() if k != "FEDLEARN_DATA"}
     env |= {"PYTHONPATH": str(clone), "MPLBACKEND": "agg", "FEDLEARN_OFFLINE": "1"}
-    how = {"cwd": clone, "env": env, "text": True, "capture_output": True}
+    options = {"cwd": clone, "env": env, "text": True, "capture_output": True}
 
     def done(*words):
-        return subprocess.run([sys.executable, *words], **how)
+        return subprocess.run([sys.executable, *words], **options)
 
     done.folder = clone
     return done
@@ -129,10 +129,10 @@ def test_one_value_fills_badges_links_and_citation(repository):
     )
     assert yaml.safe_load(citation)["version"] == version
     assert readme.count("[![") == 3
-    there = repository.whole(readme, url, "v1")
-    assert f"]({url}/blob/v1/CHANGELOG.md)" in there
-    assert not re.search(r"\]\((?!https:)", there)
-    assert "the-fork/v1/book/images/playground.png)" in there
+    published = repository.whole(readme, url, "v1")
+    assert f"]({url}/blob/v1/CHANGELOG.md)" in published
+    assert not re.search(r"\]\((?!https:)", published)
+    assert "the-fork/v1/book/images/playground.png)" in published
 
 
 def test_links_of_the_readme_and_the_papers_of_the_project_lead_to_files():

@@ -24,9 +24,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
-def made(monkeypatch, rows, seeds=(0,), **block):
+def recipe_of(monkeypatch, rows, seeds=(0,), **block):
     """The runs of a recipe "made" of one block on a few digits."""
-    few = {
+    fields = {
         "partition": ["iid"],
         "rounds": 1,
         "train": 40,
@@ -34,7 +34,7 @@ def made(monkeypatch, rows, seeds=(0,), **block):
         "clients": 2,
         "rows": rows,
     }
-    quick = {"seeds": list(seeds), "runs": [few | block]}
+    quick = {"seeds": list(seeds), "runs": [fields | block]}
     recipe = {"paper": "rpn", "shows": "nothing", "quick": quick}
     monkeypatch.setitem(recipes.RECIPES, "made", recipe)
     return recipes.runs("made")
@@ -95,25 +95,25 @@ def test_the_key_is_of_the_experiment_and_not_of_the_machine():
     assert on_gpu.experiment.precision == "bf16"
     assert on_gpu.key == run.key
     longer = replace(run, experiment=replace(run.experiment, rounds=3))
-    others = [longer, replace(run, label="x"), replace(run, kind="trial")]
-    assert len({run.key, *(other.key for other in others)}) == 4
+    variants = [longer, replace(run, label="x"), replace(run, kind="trial")]
+    assert len({run.key, *(other.key for other in variants)}) == 4
 
 
 def test_finished_runs_are_left_alone_and_stopped_runs_go_on(
     folder, monkeypatch, capsys
 ):
     rows = {name: {"method": name} for name in ("rpn", "fedavg", "stc")}
-    made(monkeypatch, rows, seeds=(3, 4), rounds=2)
-    few = "--seed 3 --partition iid --only rpn --only fedavg --no-progress"
-    words = ["reproduce", "made", *few.split()]
+    recipe_of(monkeypatch, rows, seeds=(3, 4), rounds=2)
+    choice = "--seed 3 --partition iid --only rpn --only fedavg --no-progress"
+    words = ["reproduce", "made", *choice.split()]
     trained = []
     real = rounds.one_round
 
-    def counted(server, engine, t, *rest, **how):
+    def counted(server, engine, t, *arguments, **options):
         trained.append((server.method.name, t))
         if len(trained) == 4:  # the last round of the second method
             raise KeyboardInterrupt
-        return real(server, engine, t, *rest, **how)
+        return real(server, engine, t, *arguments, **options)
 
     monkeypatch.setattr(rounds, "one_round", counted)
     assert main(words) == 130
@@ -142,7 +142,7 @@ def test_a_plan_lists_runs_on_data_of_a_file(monkeypatch, capsys):
 def test_a_rate_is_chosen_on_validation_images(monkeypatch):
     tune = {"options": {"lr": [1e-6, 1e-5, 0.1]}}
     rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"as": "A"}}}
-    runs = made(monkeypatch, rows, seeds=(3, 4), tune=tune, rounds=4, train=200)
+    runs = recipe_of(monkeypatch, rows, seeds=(3, 4), tune=tune, rounds=4, train=200)
     assert len({tuple(trial.key for trial in run.trials) for run in runs}) == 1
     recipes.reproduce("made", progress=False)
     lines = list(results.recent("rpn_digits").values())
@@ -168,7 +168,7 @@ def test_a_rate_is_chosen_on_validation_images(monkeypatch):
 def test_missing_data_are_named_before_the_first_run(monkeypatch):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
     monkeypatch.setattr(images, "available", lambda name: name == "digits")
-    made(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
+    recipe_of(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
     runs = recipes.RECIPES["made"]["quick"]["runs"]
     runs.append(runs[0] | {"dataset": "cinic10"})
     with pytest.raises(fl.DataError, match="cinic10"):

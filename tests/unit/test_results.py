@@ -96,8 +96,8 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     block = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2}
     block |= {"rows": {name: {"method": "fedavg"} for name in "ab"}}
-    made = {"paper": "own", "shows": "", "quick": {"seeds": [0], "runs": [block]}}
-    monkeypatch.setattr(recipes, "RECIPES", {"own_table": made})
+    recipe = {"paper": "own", "shows": "", "quick": {"seeds": [0], "runs": [block]}}
+    monkeypatch.setattr(recipes, "RECIPES", {"own_table": recipe})
     monkeypatch.setattr(recipes, "PAPERS", {"own": None})
 
     def do(commit="abcdef123456"):

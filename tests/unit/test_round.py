@@ -64,7 +64,7 @@ class Scripted:
     def settle(self, t, clients):
         pass
 
-    def exchange(self, t, what, clients, write):
+    def exchange(self, t, question, clients, write):
         for k in clients:
             write(k)
             yield k, self.answers[k]
@@ -137,8 +137,8 @@ def test_a_function_sees_every_row_and_the_state_after_it(task):
 
 
 def test_a_function_that_returns_true_ends_the_run_for_good(task, tmp_path):
-    how = {"epochs": 3, "batch_size": 8, "evaluate_every": 2}
-    whole = fl.run(FEDAVG, task, 4, **how)
+    options = {"epochs": 3, "batch_size": 8, "evaluate_every": 2}
+    whole = fl.run(FEDAVG, task, 4, **options)
 
     def reached(row, state):
         return row["accuracy"] is not None and row["accuracy"] >= whole.accuracy[1]
@@ -147,27 +147,27 @@ def test_a_function_that_returns_true_ends_the_run_for_good(task, tmp_path):
         fl.run(FEDAVG, task, 1, on_round=lambda row, state: "stop")
     for _ in range(2):  # the same command does not go on
         path = tmp_path / "c"
-        short = fl.run(FEDAVG, task, 4, on_round=reached, checkpoint=path, **how)
+        short = fl.run(FEDAVG, task, 4, on_round=reached, checkpoint=path, **options)
         assert short.rows[1]["accuracy"] == whole.accuracy[1]
         assert len(short) == 2
 
 
 def test_a_continued_run_has_the_rows_of_an_uninterrupted_one(task, tmp_path):
     """Also where the shorter run was evaluated at its end, and the longer one is not."""
-    how = {"evaluate_every": 3, "participation": 0.5}
-    whole = fl.run(fl.methods.dgc(), task, 5, **how)
-    how["checkpoint"] = tmp_path / "run.checkpoint"
-    short = fl.run(fl.methods.dgc(), task, 2, **how)
+    options = {"evaluate_every": 3, "participation": 0.5}
+    whole = fl.run(fl.methods.dgc(), task, 5, **options)
+    options["checkpoint"] = tmp_path / "run.checkpoint"
+    short = fl.run(fl.methods.dgc(), task, 2, **options)
     assert short.rows[1]["accuracy"] is not None
-    assert fl.run(fl.methods.dgc(), task, 2, **how) == short
+    assert fl.run(fl.methods.dgc(), task, 2, **options) == short
 
     def stop(row, state):
         if row["round"] == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fl.run(fl.methods.dgc(), task, 5, on_round=stop, **how)
-    continued = fl.run(fl.methods.dgc(), task, 5, **how)
+        fl.run(fl.methods.dgc(), task, 5, on_round=stop, **options)
+    continued = fl.run(fl.methods.dgc(), task, 5, **options)
     assert continued == whole
     assert equal(continued.state, whole.state)
 
@@ -175,17 +175,17 @@ def test_a_continued_run_has_the_rows_of_an_uninterrupted_one(task, tmp_path):
 def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
     path = tmp_path / "run.checkpoint"
     fl.run(FEDAVG, task, 2, checkpoint=path)
-    first, second, *rest = task.split.indices
-    swapped = replace(task, split=replace(task.split, indices=[second, first, *rest]))
+    first, second, *owners = task.split.indices
+    swapped = replace(task, split=replace(task.split, indices=[second, first, *owners]))
     changed = replace(task, train=(task.train[0] ^ 1, task.train[1]))
-    for method, other, how, word in (
+    for method, other, options, word in (
         ("rpn", task, {}, "parts"),
         (FEDAVG, task, {"batch_size": 8}, "settings"),
         (FEDAVG, changed, {}, "data"),
         (FEDAVG, swapped, {}, "data"),
     ):
         with pytest.raises(ValueError, match=f"{word} differ"):
-            fl.run(method, other, 3, checkpoint=path, **how)
+            fl.run(method, other, 3, checkpoint=path, **options)
     with pytest.raises(ValueError, match="2 rounds"):
         fl.run(FEDAVG, task, 1, checkpoint=path)
     path.write_bytes(b"nonsense")

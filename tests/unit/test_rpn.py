@@ -48,10 +48,10 @@ def test_share_zero_is_fedavg_and_bytes_shrink_with_the_share(task):
 
 
 def test_threshold_and_half_precision_send_less(task):
-    plain, some, none = (
+    plain, partial, none = (
         fl.run(fl.methods.rpn(threshold=h), task, 1) for h in (0, 0.3, 1e9)
     )
-    assert none.bytes_up[0] < some.bytes_up[0] < plain.bytes_up[0]
+    assert none.bytes_up[0] < partial.bytes_up[0] < plain.bytes_up[0]
     initial = state_of(fl.initial_network(fl.methods.rpn(), task))
     assert torch.equal(none.state["extractor.0.weight"], initial["extractor.0.weight"])
     half = fl.run(fl.methods.rpn(bits=16), task, 1)

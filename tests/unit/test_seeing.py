@@ -95,10 +95,10 @@ def test_images_clients_and_absent_images(head):
             for i in range(count)
         ]
     )
-    both = loss_of(
+    together = loss_of(
         head, [m.unflatten(0, (2, 2)) for m in outputs], y.unflatten(0, (2, 2))
     )
-    torch.testing.assert_close(both, alone.view(2, 2).mean(1))
+    torch.testing.assert_close(together, alone.view(2, 2).mean(1))
     y[1] = -100
     loss = loss_of(head, [m.requires_grad_() for m in outputs], y)
     torch.testing.assert_close(count * loss, alone.sum() - alone[1])
@@ -120,9 +120,9 @@ def test_learned_boxes_are_decoded(head):
         adam.step()
     read = [m.detach() for m in outputs]
     boxes, scores = head.decode(read[0] if isinstance(head, Centre) else read, SIZE)
-    found = best(boxes[0], scores[0])
-    assert found["labels"][:2].sort().values.tolist() == [0, 2]
-    for box, kind in zip(found["boxes"][:2], found["labels"][:2], strict=True):
+    objects = best(boxes[0], scores[0])
+    assert objects["labels"][:2].sort().values.tolist() == [0, 2]
+    for box, kind in zip(objects["boxes"][:2], objects["labels"][:2], strict=True):
         right = torch.tensor([A if kind == 0 else B], dtype=torch.float64)
         assert box_iou(right[:, :4], box[None]) > 0.85
 
@@ -150,8 +150,8 @@ FIND = [0.0, 0, 10, 10, 0, 0.9]
 )
 def test_average_precision(predictions, truth, map_50, map_50_95):
     t = torch.tensor(predictions)
-    said = {"boxes": t[:, :4], "labels": t[:, 4].long(), "scores": t[:, 5]}
-    result = precisions([said], torch.tensor([(truth + [NONE] * 2)[:2]]))
+    predicted = {"boxes": t[:, :4], "labels": t[:, 4].long(), "scores": t[:, 5]}
+    result = precisions([predicted], torch.tensor([(truth + [NONE] * 2)[:2]]))
     assert float(result["map_50"]) == pytest.approx(map_50, abs=1e-3)
     assert float(result["map"]) == pytest.approx(map_50_95, abs=1e-3)
 
@@ -200,11 +200,13 @@ def test_wrong_tasks(kind, wrong, noun):
 
 
 def test_digit_scenes():
-    few = {"train": 60, "test": 20}
-    boxes, masks = (fl.seeing.digit_scenes(kind, **few) for kind in ("boxes", "masks"))
+    sizes = {"train": 60, "test": 20}
+    boxes, masks = (
+        fl.seeing.digit_scenes(kind, **sizes) for kind in ("boxes", "masks")
+    )
     assert torch.equal(boxes.train_x, masks.train_x)
-    for found, mask in zip(boxes.train_y, masks.train_y.clone(), strict=True):
-        objects = found[found[:, 4] > NOTHING]
+    for targets, mask in zip(boxes.train_y, masks.train_y.clone(), strict=True):
+        objects = targets[targets[:, 4] > NOTHING]
         assert 1 <= len(objects) <= 6
         for x1, y1, x2, y2, kind in objects[:, :5].int().tolist():
             part = mask[y1:y2, x1:x2]
@@ -386,12 +388,12 @@ def test_a_missing_trunk(monkeypatch):
     "kind, spare", [("detection", 0), ("segmentation", 99)]
 )  # 99: padded
 def test_stacked_training_is_sequential_training(kind, spare):
-    few = {"clients": 3, "partition": "dirichlet:0.5", "train": 14, "test": 4}
-    task = fl.seeing.TASKS[kind](**few)
+    sizes = {"clients": 3, "partition": "dirichlet:0.5", "train": 14, "test": 4}
+    task = fl.seeing.TASKS[kind](**sizes)
     settings = fl.Settings(epochs=2, batch_size=4)
     assert len(set(task.sizes)) > 1
-    apart, moved = trained_both_ways(
+    gap, moved = trained_both_ways(
         fl.methods.fedavg(0.05), task, settings, torch.float64, spare
     )
-    assert apart <= 1e-9
+    assert gap <= 1e-9
     assert moved > 1e-3

@@ -51,9 +51,9 @@ def test_the_mean_is_over_those_that_sent_the_tensor(by):
     n = [10 + k if by == "samples" else 1 for k in range(4)]
     new = fl.Mean(by).aggregate(state, arrivals, context(4))
     for name, w in state.items():
-        who = [k for k in range(4) if name in arrivals[k].update]
-        mean = sum(n[k] * arrivals[k].update[name] for k in who) / sum(
-            n[k] for k in who
+        senders = [k for k in range(4) if name in arrivals[k].update]
+        mean = sum(n[k] * arrivals[k].update[name] for k in senders) / sum(
+            n[k] for k in senders
         )
         torch.testing.assert_close(new[name], w + mean)
     assert torch.equal(fl.Mean(by).aggregate(state, [], context(4))["a"], state["a"])

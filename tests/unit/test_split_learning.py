@@ -26,7 +26,7 @@ class Engine:
         self.side = side
         self.change = change or (lambda k, i, data: data)
         self.memories = {}
-        self.asked = []
+        self.questions = []
 
     def exchange(self, t, kind, clients, write):
         for k in clients:
@@ -34,17 +34,17 @@ class Engine:
                 t, k, kind, write(k), self.memories.setdefault(k, {})
             )
             self.i = 0 if kind == split.HAND_OVER else self.i + 1
-            self.asked.append((k, kind))
+            self.questions.append((k, kind))
             yield k, self.change(k, self.i, answer)
 
 
-def played(task, change=None, who=None):
+def played(task, change=None, drawn=None):
     """The weights after a round, its row, and the engine."""
     method = fl.methods.split_learning()
     settings = fl.Settings(batch_size=B)
     server = method.server_side(task, settings)
-    if who:
-        server.participants = lambda t: who
+    if drawn:
+        server.participants = lambda t: drawn
     engine = Engine(method.client_side(task, settings), change)
     row = {"refused": {}}
     state = server.round(1, server.start(), Exchange(1, engine, row, {}))
@@ -65,6 +65,6 @@ def test_a_client_that_drops_out_leaves_everything_as_before(at, task):
     state, row, engine = played(task, change=gone)
     assert row["refused"] == {1: "gone"}
     assert row["bytes_handover"] == 7 * HANDOVER
-    asked = [kind for k, kind in engine.asked if k == 1]
-    assert asked == [split.HAND_OVER] + at * [split.STEP]
-    assert equal(state, played(task, who=(0, 2, 3))[0])  # as if it had not been drawn
+    kinds = [kind for k, kind in engine.questions if k == 1]
+    assert kinds == [split.HAND_OVER] + at * [split.STEP]
+    assert equal(state, played(task, drawn=(0, 2, 3))[0])  # as if it had not been drawn

@@ -32,16 +32,16 @@ LAYERS = [
 def different(net):
     """``net`` for three clients with parameters and statistics of their own, and the three networks
     one by one."""
-    both = stacked.stack(net, CLIENTS)
+    together = stacked.stack(net, CLIENTS)
     with torch.no_grad():
-        for name, t in state_of(both).items():
+        for name, t in state_of(together).items():
             t.copy_(torch.rand_like(t) + 0.5 if "var" in name else torch.randn_like(t))
     alone = []
     for k in range(CLIENTS):
         alone.append(copy.deepcopy(net))
         for name, t in state_of(alone[k]).items():
-            t.copy_(state_of(both)[name][k])
-    return both, alone
+            t.copy_(state_of(together)[name][k])
+    return together, alone
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -49,20 +49,20 @@ def different(net):
 def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
     """Outputs, gradients and running statistics."""
     with fl.rng.scope(0, "layer"):
-        both, alone = different(
+        together, alone = different(
             nn.Sequential(copy.deepcopy(layer)).double().train(training)
         )
         batch = torch.randn(6, CLIENTS, *shape, dtype=torch.float64)
     images = stacked.channels_last(batch) if len(shape) == 3 else batch
     x = images.transpose(0, 1).requires_grad_()
-    y = both(x)
+    y = together(x)
     expected = [net(row) for net, row in zip(alone, x, strict=True)]
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
     loss = (torch.stack(expected) * weights).sum()
     theirs = torch.autograd.grad(
         loss, [x, *(p for net in alone for p in net.parameters())]
     )
-    ours = torch.autograd.grad((y * weights).sum(), [x, *both.parameters()])
+    ours = torch.autograd.grad((y * weights).sum(), [x, *together.parameters()])
     pairs = [(y, torch.stack(expected)), (ours[0], theirs[0])]
     pairs += [
         (g, torch.stack(theirs[1:][i :: len(ours) - 1])) for i, g in enumerate(ours[1:])
@@ -70,7 +70,7 @@ def test_a_stacked_layer_is_a_loop_over_clients(layer, shape, training):
     each = [state_of(net) for net in alone]
     pairs += [
         (t, torch.stack([one[name] for one in each]))
-        for name, t in state_of(both).items()
+        for name, t in state_of(together).items()
     ]
     for one, other in pairs:
         torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
@@ -104,20 +104,20 @@ def trained_both_ways(method, task, settings, dtype, spare=0):
     net = fl.initial_network(method, task).to(dtype)
     initial = {name: t.clone() for name, t in state_of(net).items()}
     clients = sorted(range(task.clients), key=lambda k: -task.sizes[k])
-    both = stacked.stack(net, task.clients)
-    start = {name: t.clone() for name, t in state_of(both).items()}
+    together = stacked.stack(net, task.clients)
+    start = {name: t.clone() for name, t in state_of(together).items()}
     ctx = Context(task, 2, clients, initial, start, [{} for _ in clients], net=net)
-    stacked.train(both, method, ctx, settings, spare)
-    apart = moved = 0.0
+    stacked.train(together, method, ctx, settings, spare)
+    gap = moved = 0.0
     for i, k in enumerate(clients):
         local.load(state_of(net), initial)
         local.train(
             net, method, Context(task, 2, k, initial, initial, net=net), settings
         )
         for name, t in state_of(net).items():
-            apart = max(apart, float((state_of(both)[name][i] - t).abs().max()))
+            gap = max(gap, float((state_of(together)[name][i] - t).abs().max()))
             moved = max(moved, float((t - initial[name]).abs().max()))
-    return apart, moved
+    return gap, moved
 
 
 def with_dropout(shape, classes):
@@ -135,18 +135,18 @@ def with_dropout(shape, classes):
 def test_what_is_drawn_is_drawn_the_same(changes):
     task = fl.tasks.classification("digits", 3, **{"train": 60} | changes)
     settings = fl.Settings(epochs=2, batch_size=16)
-    apart, moved = trained_both_ways(
+    gap, moved = trained_both_ways(
         fl.methods.fedavg(0.05), task, settings, torch.float64, 99
     )
-    assert apart <= 1e-10
+    assert gap <= 1e-10
     assert moved > 1e-3
 
 
 def test_a_stacked_run_resumes_with_what_clients_keep(task, tmp_path):
-    how = {"engine": "stacked", "participation": 0.5}
-    fl.run("dgc", task, 1, checkpoint=tmp_path / "c", **how)
-    again = fl.run("dgc", task, 3, checkpoint=tmp_path / "c", **how)
-    assert again == fl.run("dgc", task, 3, **how)
+    options = {"engine": "stacked", "participation": 0.5}
+    fl.run("dgc", task, 1, checkpoint=tmp_path / "c", **options)
+    again = fl.run("dgc", task, 3, checkpoint=tmp_path / "c", **options)
+    assert again == fl.run("dgc", task, 3, **options)
     assert again.meta["engine"]["name"] == "stacked"
 
 

@@ -14,11 +14,11 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert find_device() == torch.device("cuda" if count else "cpu")
-    known = ["cpu", *["cuda", "cuda:0", "cuda:1"] * (count > 0)]
-    assert [find_device(name) for name in known] == [*map(torch.device, known)]
-    for name in {"cuda", "cuda:1", "cuda:2", "gpu"} - {*known}:
+    names = ["cpu", *["cuda", "cuda:0", "cuda:1"] * (count > 0)]
+    assert [find_device(name) for name in names] == [*map(torch.device, names)]
+    for name in {"cuda", "cuda:1", "cuda:2", "gpu"} - {*names}:
         with pytest.raises(
-            ValueError, match=f"no device '{name}'.* {', '.join(known)}"
+            ValueError, match=f"no device '{name}'.* {', '.join(names)}"
         ):
             fl.tasks.classification(device=name)
 
@@ -28,31 +28,31 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
 
 def test_validation_images_are_of_the_training_images_and_train_nobody():
     make = fl.tasks.classification
-    plain, held = (
+    plain, validated = (
         make("digits", 2, train=60, seed=3, validation=v) for v in (False, True)
     )
-    assert (len(held.train[1]), len(held.test[1])) == (54, 6)
-    assert sum(held.sizes) == 54
-    both = {x.numpy().tobytes() for x in (*held.train[0], *held.test[0])}
-    assert both == {x.numpy().tobytes() for x in plain.train[0]}
-    assert len(both) == 60
-    assert held.describe()["validation"]
+    assert (len(validated.train[1]), len(validated.test[1])) == (54, 6)
+    assert sum(validated.sizes) == 54
+    images = {x.numpy().tobytes() for x in (*validated.train[0], *validated.test[0])}
+    assert images == {x.numpy().tobytes() for x in plain.train[0]}
+    assert len(images) == 60
+    assert validated.describe()["validation"]
     assert "validation" not in plain.describe()
     again = make("digits", 3, "main_class:0.8", 3, train=60, validation=True)
-    assert again.test[0].equal(held.test[0])  # whatever the clients
+    assert again.test[0].equal(validated.test[0])  # whatever the clients
 
 
 @pytest.mark.parametrize(
-    "how, noun",
+    "options, noun",
     [
         ({"train": 9}, "tenth"),
         ({"test": 20}, "test"),
         ({"clients": [[0], [1, 2]]}, "validation"),
     ],
 )
-def test_a_validation_split_that_cannot_be_is_refused(how, noun):
+def test_a_validation_split_that_cannot_be_is_refused(options, noun):
     with pytest.raises(ValueError, match=noun):
-        fl.tasks.classification("digits", **{"clients": 2} | how, validation=True)
+        fl.tasks.classification("digits", **{"clients": 2} | options, validation=True)
 
 
 def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
@@ -62,9 +62,9 @@ def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
     labels = torch.arange(50)
     cropped, _ = crop(x, labels, rng.generator(1))
     cuts = F.pad(x, [4] * 4).unfold(2, 12, 1).unfold(3, 12, 1)
-    same = (cuts == cropped[:, :, None, None]).flatten(4).all(4).all(1)
-    assert (same.flatten(1).sum(1) == 1).all(), "each is one cut of its own image"
-    assert same.any(0).sum() > 25
+    matches = (cuts == cropped[:, :, None, None]).flatten(4).all(4).all(1)
+    assert (matches.flatten(1).sum(1) == 1).all(), "each is one cut of its own image"
+    assert matches.any(0).sum() > 25
     flipped, _ = flip(x, labels, rng.generator(1))
     mirrored = (flipped == x.flip(-1)).flatten(1).all(1)
     assert 12 < mirrored.sum() < 38

@@ -30,11 +30,11 @@ def test_a_personal_fusion_stays_with_its_client(task):
         answers = [clients.answer(t, k, server.send(t, k, state)[0]) for k in range(4)]
         arrivals = [server.receive(t, k, a, state) for k, a in enumerate(answers)]
         state = server.aggregate(t, state, arrivals)
-    kept = [clients.memories[k]["fusion.lam"].clone() for k in range(4)]
-    assert all(bool(v.any()) for v in kept)
-    assert not torch.equal(kept[0], kept[1])
+    fusions = [clients.memories[k]["fusion.lam"].clone() for k in range(4)]
+    assert all(bool(v.any()) for v in fusions)
+    assert not torch.equal(fusions[0], fusions[1])
     assert not state.weights["fusion.lam"].any()
     message = server.send(3, 1, state)[0]
     got = clients.side.download(3, 1, message, clients.memories[1]).start
     for name, w in state.weights.items():
-        assert torch.equal(got[name], kept[1] if name == "fusion.lam" else w)
+        assert torch.equal(got[name], fusions[1] if name == "fusion.lam" else w)

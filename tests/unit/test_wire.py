@@ -200,8 +200,8 @@ def test_no_more_memory_than_the_schema_allows():
 
 
 def test_a_fixed_message_is_whole_or_empty_and_each_tensor_has_its_coder():
-    known = Schema({"index": (5,), "H": (5, 2, 3)})
-    fixed = FixedMessage(known, {"index": Whole(), "H": Dense(16)})
+    schema = Schema({"index": (5,), "H": (5, 2, 3)})
+    fixed = FixedMessage(schema, {"index": Whole(), "H": Dense(16)})
     sent = {"index": torch.tensor([4, 0, 3, 1, 2]), "H": tensor((5, 2, 3))}
     data = fixed.write(UP, 3, 2, sent, samples=5)
     got = fixed.read(UP, 3, 2, data, samples=5)
@@ -215,7 +215,7 @@ def test_a_fixed_message_is_whole_or_empty_and_each_tensor_has_its_coder():
     empty = fixed.write(DOWN, 1, 0, {})
     assert fixed.read(DOWN, 1, 0, empty) == {}
     with pytest.raises(WireError, match="index, H is missing"):
-        FixedMessage(known, whole=True).read(DOWN, 1, 0, empty)
+        FixedMessage(schema, whole=True).read(DOWN, 1, 0, empty)
 
 
 # ---- what all coders have in common --------------------------------------------------------------
@@ -226,12 +226,14 @@ def test_sections_stay_what_they_are(coder):
     """And do not depend on layout in memory, type of float, or gradients."""
     x = input_of(coder, EXACT)
     section = encode(coder, x)
-    known = CODERS[coder]
+    checksum = CODERS[coder]
     crc = zlib.crc32(through(coder, x).numpy().tobytes(), zlib.crc32(section))
-    assert known in (None, crc), f"{coder!r}: {crc:#010X}"
+    assert checksum in (None, crc), f"{coder!r}: {crc:#010X}"
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
-    for same in (turned, x.double(), x.clone().requires_grad_()):
-        assert encode(coder, same) == section or isinstance(coder, Pooled)  # sums round
+    for variant in (turned, x.double(), x.clone().requires_grad_()):
+        assert encode(coder, variant) == section or isinstance(
+            coder, Pooled
+        )  # sums round
     assert encode(coder, x.half()) == encode(coder, x.half().float())
 
 
@@ -268,9 +270,9 @@ def test_nothing_is_cut_or_added_unnoticed(coder):
     for size in range(len(section)):
         with pytest.raises(WireError):
             decode(coder, section[:size], x.shape)
-    for more in (b"\0", b"\x01\x02\x03\x04"):
+    for extra in (b"\0", b"\x01\x02\x03\x04"):
         with pytest.raises(WireError):
-            decode(coder, section + more, x.shape)
+            decode(coder, section + extra, x.shape)
 
 
 @pytest.mark.parametrize("coder", CODERS, ids=repr)
