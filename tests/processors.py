@@ -32,7 +32,7 @@ NBVAL = "--nbval-lax --nbval-current-env --nbval-cell-timeout=3600".split()
 NBVAL += ["--nbval-sanitize-with=tests/chapters/nbval_sanitize.cfg"]
 
 
-def targets() -> list[tuple[str, str, Path]]:
+def targets():
     """The part, the name and the path of all that runs; chapters are copied below ``OUT``."""
     other = runpy.run_path(str(ROOT / "tests" / "chapters" / "other.py"))
     entries = [("tests", "tests/unit", ROOT / "tests" / "unit")]
@@ -49,7 +49,7 @@ def targets() -> list[tuple[str, str, Path]]:
     return entries
 
 
-def run(setting: str, part: str, name: str, path: Path) -> bool:
+def run(setting, part, name, path):
     """Whether pytest passes on a target, in a process that inherits the setting."""
     log = OUT / setting / part / f"{name}.log"
     if not log.exists():
@@ -75,7 +75,7 @@ def run(setting: str, part: str, name: str, path: Path) -> bool:
     return passed
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--only", nargs="+", help="chapters, or tests/unit")

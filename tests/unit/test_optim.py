@@ -30,7 +30,6 @@ def walked(optimizer, reference, count=6):
 
 
 PAIRS = {
-    "momentum": (SGD(0.05, 0.9), lambda p: torch.optim.SGD(p, 0.05, 0.9)),
     "weight decay": (
         SGD(0.05, 0.9, 0.01),
         lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01),
