@@ -86,10 +86,10 @@ def normalised(momentum=0.1):
     return network
 
 
-def make(network, **options):
-    options = {"clients": 4, "device": "cpu"} | options
+def make(network, **how):
+    how = {"clients": 4, "device": "cpu"} | how
     data = fl.data.arrays(X, Y)
-    return fl.tasks.classification(data, network=network, **options)
+    return fl.tasks.classification(data, network=network, **how)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "stc", "scaffold"])
@@ -287,14 +287,14 @@ def test_a_checkpoint_knows_layers_and_frozen_weights(changed, tmp_path):
         fl.run("fedavg", make(sequence(**changed)), 2, checkpoint=tmp_path / "run")
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 1}, {"clients": [[0], [1, 2, 3]]}])
-def test_a_single_sample_cannot_be_normalised(options):
+@pytest.mark.parametrize("how", [{"batch_size": 1}, {"clients": [[0], [1, 2, 3]]}])
+def test_a_single_sample_cannot_be_normalised(how):
     def network(shape, classes):
         return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, classes))
 
-    task = make(network, clients=options.pop("clients", 4))
+    task = make(network, clients=how.pop("clients", 4))
     with pytest.raises(ValueError, match="batch of one"):
-        fl.run("fedavg", task, 1, **options)
+        fl.run("fedavg", task, 1, **how)
 
 
 def test_a_remainder_of_one_that_no_layer_can_normalise_is_said():
@@ -381,7 +381,8 @@ def test_weights_tied_by_their_values_travel_once():
             self.b = nn.Linear(6, 6, bias=False)
             self.b.weight = nn.Parameter(self.a.weight.data)
 
-    assert [*fl.models.state_of(Shared(3))] == ["a.weight", "last.weight", "last.bias"]
+    network = Shared(3)
+    assert [*fl.models.state_of(network)] == ["a.weight", "last.weight", "last.bias"]
 
 
 def test_networks_that_normalise_by_the_batch_or_have_computed_weights():

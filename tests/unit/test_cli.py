@@ -120,18 +120,23 @@ def test_the_typed_run_is_the_run_in_python(capsys):
 
 def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
     real = federation.one_round
-    rounds = []
+    begun = []
 
-    def one_round(server, engine, t, *arguments, **options):
-        rounds.append(t)
-        if len(rounds) == 2:
+    def one_round(server, engine, t, *rest, **how):
+        begun.append(t)
+        if len(begun) == 2:
             raise KeyboardInterrupt
-        return real(server, engine, t, *arguments, **options)
+        return real(server, engine, t, *rest, **how)
 
     monkeypatch.setattr("fedlearn.core.federation.one_round", one_round)
     monkeypatch.chdir(tmp_path)
-    arguments = "--clients 2 --train 8 --test 4 --no-progress --checkpoint c".split()
-    assert main(["compare", "rpn", "fedavg", *arguments, "--rounds", "2"]) == 130
+    few = "--clients 2 --train 8 --test 4 --no-progress --checkpoint c".split()
+    assert main(["compare", "rpn", "fedavg", *few, "--rounds", "2"]) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["c.rpn.0"]
-    assert not main(["compare", "rpn", "fedavg", *arguments, "--rounds", "2"])
-    assert rounds == [1, 2, 2, 1, 2]
+    assert not main(["compare", "rpn", "fedavg", *few, "--rounds", "2", "--out", "a"])
+    assert begun == [1, 2, 2, 1, 2]
+    few[-1] = "c.rpn.0"
+    assert not main(["run", "rpn", *few, "--rounds", "3", "--out", "b"])
+    assert begun[5:] == [3]
+    first, _ = json.loads(Path("a").read_text())
+    assert fl.History.from_dict(first).rows == fl.History.from_json("b").rows[:2]

@@ -52,8 +52,7 @@ def test_there_and_back(name):
     shape = (1, 8, 8) if name.startswith("digits") else (3, 32, 32)
     net = fl.models.NETWORKS[name](shape).eval()
     small = kgf.represent(net, 8)
-    plain = kgf.write_out(small)
-    x = torch.randn(2, *shape)
+    plain, x = kgf.write_out(small), torch.randn(2, *shape)
     with torch.no_grad():
         torch.testing.assert_close(plain(x), small(x))
     assert list(plain.state_dict()) == list(net.state_dict())

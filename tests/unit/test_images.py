@@ -81,10 +81,8 @@ def write_tiny_imagenet(folder):
 def test_digits_is_fixed():
     images.load.cache_clear()  # another test may have called it a part of a larger set
     d = images.load("digits")
-    assert d.train_x.shape == (1347, 1, 8, 8)
-    assert d.test_x.shape == (450, 1, 8, 8)
-    assert d.train_x.dtype == torch.uint8
-    assert d.train_y.dtype == torch.int64
+    assert d.train_x.shape == (1347, 1, 8, 8) and d.test_x.shape == (450, 1, 8, 8)
+    assert d.train_x.dtype == torch.uint8 and d.train_y.dtype == torch.int64
     # The split belongs to the set's definition: these two sums change if it ever moves.
     assert (int(d.test_x.sum()), int((d.test_y * torch.arange(450)).sum())) == (
         140556,
@@ -106,18 +104,15 @@ def test_mnist_files_and_the_cache_comes_second(empty, packed):
             images.load("mnist")
     write_mnist(empty / "cache" / "MNIST" / "raw", packed)
     d = images.load("mnist")
-    assert d.train_x.shape == (12, 1, 28, 28)
-    assert (d.train_x[7] == 7).all()
-    assert d.train_y.tolist() == [*range(10), 0, 1]
-    assert d.test_y.tolist() == [*range(6)]
+    assert d.train_x.shape == (12, 1, 28, 28) and (d.train_x[7] == 7).all()
+    assert d.train_y.tolist() == [*range(10), 0, 1] and d.test_y.tolist() == [*range(6)]
     images.load.cache_clear()
     write_mnist(empty / "mine" / "MNIST" / "raw", packed, n=20)
     assert len(images.load("mnist").train_y) == 20
 
 
 def test_cifar100_arrays(empty):
-    x = np.zeros((100, 32, 32, 3), np.uint8)
-    y = np.arange(100)
+    x, y = np.zeros((100, 32, 32, 3), np.uint8), np.arange(100)
     (empty / "mine").mkdir()
     np.savez(
         empty / "mine" / "cifar100.npz",
@@ -127,10 +122,8 @@ def test_cifar100_arrays(empty):
         y_test=y[:5],
     )
     d = images.load("cifar100")
-    assert d.classes == 100
-    assert "lossy" in d.note
-    assert np.array_equal(np.bincount(d.coarse), np.full(20, 5))
-    assert len(d.test_y) == 5
+    assert d.classes == 100 and "lossy" in d.note
+    assert np.array_equal(np.bincount(d.coarse), np.full(20, 5)) and len(d.test_y) == 5
 
 
 def test_folders_of_pictures(empty):
@@ -148,8 +141,7 @@ def test_folders_of_pictures(empty):
     )
     assert (d.train_x[:, 0, 0, 0] == 20 * d.train_y).all()
     assert not d.train_x[:, 2].any(), "the validation set (1) is left alone"
-    assert (d.test_x[:, 2] == 2).all()
-    assert "20 of 90,000 images to train" in d.note
+    assert (d.test_x[:, 2] == 2).all() and "20 of 90,000 images to train" in d.note
     d = images.load("tiny_imagenet")
     assert d.train_y.tolist() == [0, 0, 1, 1, 2, 2]
     assert d.test_y.tolist() == [2, 1, 0], "by the annotations, not by the files' names"
@@ -198,8 +190,7 @@ def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch):
     (empty / "cache" / "MNIST" / "raw").mkdir(parents=True)
 
     def fetch(folder, download):
-        assert not images.available("mnist")
-        assert Path(folder).parent == empty / "cache"
+        assert not images.available("mnist") and Path(folder).parent == empty / "cache"
         write_mnist(Path(folder) / "MNIST" / "raw", False)
         if fails:
             raise urllib.error.URLError("no route\nto host")

@@ -49,8 +49,7 @@ def test_weights_from_a_file(tmp_path):
         task = fl.tasks.classification("digits", 1, train=20, network=name, seed=seed)
         return fl.initial_network(fl.methods.fedavg(), task).state_dict()
 
-    file = tmp_path / "mine.pt"
-    state = start("digits_cnn", 5)
+    file, state = tmp_path / "mine.pt", start("digits_cnn", 5)
     torch.save({n: t for n, t in state.items() if t.is_floating_point()}, file)
     loaded = start(f"digits_cnn@{file}")
     assert all(torch.equal(t, loaded[n]) for n, t in state.items())

@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
-def recipe_of(monkeypatch, rows, seeds=(0,), **block):
+def made(monkeypatch, rows, seeds=(0,), **block):
     """The runs of a recipe "made" of one block on a few digits."""
     fields = {
         "partition": ["iid"],
@@ -103,7 +103,7 @@ def test_finished_runs_are_left_alone_and_stopped_runs_go_on(
     folder, monkeypatch, capsys
 ):
     rows = {name: {"method": name} for name in ("rpn", "fedavg", "stc")}
-    recipe_of(monkeypatch, rows, seeds=(3, 4), rounds=2)
+    made(monkeypatch, rows, seeds=(3, 4), rounds=2)
     choice = "--seed 3 --partition iid --only rpn --only fedavg --no-progress"
     words = ["reproduce", "made", *choice.split()]
     trained = []
@@ -142,7 +142,7 @@ def test_a_plan_lists_runs_on_data_of_a_file(monkeypatch, capsys):
 def test_a_rate_is_chosen_on_validation_images(monkeypatch):
     tune = {"options": {"lr": [1e-6, 1e-5, 0.1]}}
     rows = {"A": {"method": "fedavg"}, "B": {"method": "fedprox", "tune": {"as": "A"}}}
-    runs = recipe_of(monkeypatch, rows, seeds=(3, 4), tune=tune, rounds=4, train=200)
+    runs = made(monkeypatch, rows, seeds=(3, 4), tune=tune, rounds=4, train=200)
     assert len({tuple(trial.key for trial in run.trials) for run in runs}) == 1
     recipes.reproduce("made", progress=False)
     lines = list(results.recent("rpn_digits").values())
@@ -168,7 +168,7 @@ def test_a_rate_is_chosen_on_validation_images(monkeypatch):
 def test_missing_data_are_named_before_the_first_run(monkeypatch):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
     monkeypatch.setattr(images, "available", lambda name: name == "digits")
-    recipe_of(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
+    made(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
     runs = recipes.RECIPES["made"]["quick"]["runs"]
     runs.append(runs[0] | {"dataset": "cinic10"})
     with pytest.raises(fl.DataError, match="cinic10"):

@@ -43,16 +43,16 @@ def test_validation_images_are_of_the_training_images_and_train_nobody():
 
 
 @pytest.mark.parametrize(
-    "options, noun",
+    "how, noun",
     [
         ({"train": 9}, "tenth"),
         ({"test": 20}, "test"),
         ({"clients": [[0], [1, 2]]}, "validation"),
     ],
 )
-def test_a_validation_split_that_cannot_be_is_refused(options, noun):
+def test_a_validation_split_that_cannot_be_is_refused(how, noun):
     with pytest.raises(ValueError, match=noun):
-        fl.tasks.classification("digits", **{"clients": 2} | options, validation=True)
+        fl.tasks.classification("digits", **{"clients": 2} | how, validation=True)
 
 
 def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
