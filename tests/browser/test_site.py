@@ -153,9 +153,9 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     assert page.locator("article mjx-container").count()
     box = charts(page)[-1]  # that of the guess
     check_chart(page, box, "from disk")
-    guess = box.locator("input[type=range]").first.input_value()
+    kept = box.locator("input[type=range]").first.input_value()
     page.reload(wait_until="load")
-    assert charts(page)[-1].locator("input[type=range]").first.input_value() == guess
+    assert charts(page)[-1].locator("input[type=range]").first.input_value() == kept
 
 
 def every_page():

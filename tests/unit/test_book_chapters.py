@@ -48,8 +48,8 @@ def test_what_the_first_page_says_of_its_two_lines():
 
 def test_the_ring_plays_the_stored_runs():
     rows = fl.book.grid("index").query("line == 'everything'")
-    content = fl.book.ring().content
-    frames = re.findall(r'fl-score"[^>]*>(\d+)<.*?(\d+): ([\d.]+) MB', content)
+    shown = fl.book.ring().content
+    frames = re.findall(r'fl-score"[^>]*>(\d+)<.*?(\d+): ([\d.]+) MB', shown)
     assert len(frames) == len(rows) + 4  # the last one stays
     for (read, t, megabytes), row in zip(frames, rows.itertuples(), strict=False):
         assert (int(read), int(t)) == (round(100 * row.accuracy), row.round)

@@ -385,6 +385,16 @@ def test_weights_tied_by_their_values_travel_once():
     assert [*fl.models.state_of(network)] == ["a.weight", "last.weight", "last.bias"]
 
 
+def test_layers_without_a_state_may_be_shared():
+    act = nn.ReLU()
+    trunk = nn.Linear(6, 8).requires_grad_(False)
+
+    def network(shape, classes):
+        return nn.Sequential(nn.Flatten(), trunk, act, nn.Linear(8, classes))
+
+    assert fl.run("fedavg", make(network), 2) == fl.run("fedavg", make(network), 2)
+
+
 def test_networks_that_normalise_by_the_batch_or_have_computed_weights():
     def by_batch(shape, classes):
         norm = nn.BatchNorm1d(6, track_running_stats=False)
@@ -400,14 +410,6 @@ def test_networks_that_normalise_by_the_batch_or_have_computed_weights():
 
 
 def test_a_function_that_returns_one_module_twice_is_refused():
-    """Layers that nobody trains may be shared."""
-    act = nn.ReLU()
-    trunk = nn.Linear(6, 8).requires_grad_(False)
-
-    def shares(shape, classes):
-        return nn.Sequential(nn.Flatten(), trunk, act, nn.Linear(8, classes))
-
-    assert fl.run("fedavg", make(shares), 2) == fl.run("fedavg", make(shares), 2)
     module = Once(3)
     with pytest.raises(ValueError, match="new one each time"):
         fl.run("fedavg", make(lambda shape, classes: module), 1)
