@@ -42,7 +42,7 @@ CODERS = {  # label -> coder, share of ones in the mask that it codes
     "mask, half ones": (wire.Mask(), 0.5),
     "mask, 1 in 10": (wire.Mask(), 0.1),
 }
-SMALL = (  # of --updates: one or two bits an entry
+SMALL = (  # of updates: one or two bits an entry
     wire.Signs(),
     wire.EDEN(1),
     wire.EDEN(2),

@@ -27,23 +27,36 @@ def definitions(name, functions):
     """The functions and classes of these names that a lesson defines."""
     selected = functions.split()
     names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "fl": fl}
+    names |= {"np": np, "math": math, "copy": copy}
     cells = nbformat.read(BOOK / f"{name}.ipynb", 4).cells
     for source in (c.source for c in cells if c.cell_type == "code"):
         for node in ast.parse(source).body:
-            if (
-                isinstance(node, ast.FunctionDef | ast.ClassDef)
-                and node.name in selected
-            ):
+            if getattr(node, "name", None) in selected:
                 exec(compile(ast.Module([node], []), name, "exec"), names)
     assert names.keys() >= {*selected}, f"{functions} of {name}"
     return names
 
 
+def digits(clients=3, partition=None, network="digits_cnn"):
+    return fl.tasks.classification(
+        "digits", clients, partition, train=90, test=60, network=network
+    )
+
+
 @pytest.fixture
 def task():
-    return fl.tasks.classification(
-        "digits", clients=3, train=90, test=60, network="digits_cnn"
-    )
+    return digits()
+
+
+def samples(task):
+    """Inputs and labels of each client."""
+    images, labels = task.train
+    return [(task.inputs(images[owned]), labels[owned]) for owned in task.owned]
+
+
+def vectors(moves):
+    """What training changes, a row a client."""
+    return torch.stack([torch.cat([t.flatten() for t in m.values()]) for m in moves])
 
 
 def changes(task, start):
@@ -103,11 +116,8 @@ def test_rpn(task):
 
 def test_fed_repopt():
     """A round of real training, a client's images in one batch: their order has no say."""
-    task = fl.tasks.classification("digits", 3, "dirichlet:0.5", train=90, test=60)
-    data = [
-        (task.inputs(task.train[0][indices]).double(), task.train[1][indices])
-        for indices in task.owned
-    ]
+    task = digits(3, "dirichlet:0.5", None)
+    data = [(x.double(), y) for x, y in samples(task)]
     sizes = [(1, 16, 2, 1), (16, 16, 1, 1), (16, 16, 1, 2**0.5), (16, 32, 2, 1)]
     lesson = definitions(
         "papers/fed_repopt",
@@ -136,9 +146,7 @@ def test_fed_repopt():
 
 
 def test_fed_kgf():
-    task = fl.tasks.classification(
-        "digits", 10, train=90, test=60, network="digits_resnet"
-    )
+    task = digits(10, network="digits_resnet")
     method = fl.methods.fed_kgf(base_kernels=4)
     server = method.server_side(task)
     client = method.client_side(task)
@@ -169,7 +177,6 @@ def test_fed_kgf():
 
 def test_choosing():
     lesson = definitions("together/choosing", "seconds interval")
-    lesson |= {"np": np, "math": math}
     on_3g = fl.link.check(**fl.link.PRESETS["3G"])
     field = fl.book.entries().query("split == 'one main class' and clients == 10")
     for run in field.drop_duplicates("method").itertuples():
@@ -195,7 +202,7 @@ def test_wire(task):
         "uniform signs top_k ternary feedback mean heard one_round C squeeze stc_round"
     )
     lesson = definitions("foundations/wire", names)
-    lesson |= {"math": math, "ratio": 0.1}
+    lesson["ratio"] = 0.1
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
     arrives = {
         fl.wire.Uniform(3): lesson["uniform"](x, 3),
@@ -230,10 +237,8 @@ def test_wire(task):
     ours = lesson["stc_round"](w, [nothing() for _ in moves], nothing())
     state = method.server_side(task).start()
     theirs = dict(a_round(task, method, state, 1, moves, [{} for _ in moves]).weights)
-    for (
-        n,
-        start,
-    ) in w.items():  # a mean of signs has equal sizes: the last bit decides among them
+    # a mean of signs has equal sizes: the last bit decides among them
+    for n, start in w.items():
         a, b = (after[n] - start for after in (ours, theirs))
         assert ((a - b).abs() > 1e-5).float().mean() < 0.03
         torch.testing.assert_close(*(v.abs().flatten().sort().values for v in (a, b)))
@@ -243,7 +248,6 @@ def test_heterogeneity(task):
     """Splits deal as the package's do, and a round is one of federated averaging."""
     names = "even dirichlet drift updates one_round"
     lesson = definitions("foundations/heterogeneity", names)
-    lesson["np"] = np
     y = task.train[1].cpu().numpy()
     splits = {
         "iid": lesson["even"],
@@ -251,15 +255,13 @@ def test_heterogeneity(task):
     }
     for name, split in splits.items():
         ours = split(y, 3, fl.rng.numpy_generator(0, "partition"))
-        theirs = fl.tasks.classification(
-            "digits", 3, name, train=90, test=60
-        ).split.indices
-        for k, images in enumerate(theirs):
+        for k, images in enumerate(digits(3, name).split.indices):
             np.testing.assert_array_equal(np.flatnonzero(ours == k), images)
     owner = np.empty(len(y), int)
     for k, images in enumerate(task.owned):
         owner[images] = k
-    (_, moves, _), sizes = begin(task, fl.methods.fedavg()), []
+    _, moves, _ = begin(task, fl.methods.fedavg())
+    sizes = []
 
     def update(w, mine, epochs):
         sizes.append(int(mine.sum()))
@@ -268,9 +270,7 @@ def test_heterogeneity(task):
     lesson |= {"clients": 3, "update": update}
     follow(task, fl.methods.fedavg(), moves, lambda w: lesson["one_round"](w, owner))
     assert sizes == 2 * list(task.sizes)
-    u = torch.stack(
-        [torch.cat([t.flatten() for t in tensors.values()]) for tensors in moves]
-    )
+    u = vectors(moves)
     p = torch.tensor(task.sizes) / sum(task.sizes)
     survives = (p @ u).square().sum() / (p @ u.square().sum(1))  # Eq. (2.5)
     assert 1 / (1 + lesson["drift"](u, p) ** 2) == pytest.approx(
@@ -283,14 +283,10 @@ def test_robust_servers():
     rules = definitions(
         "foundations/heterogeneity_audit", "clipped trimmed median krum"
     )
-    task = fl.tasks.classification(
-        "digits", clients=5, train=90, test=60, network="mlp"
-    )
-    rules["torch"], method = torch, fl.methods.fedavg()
+    task = digits(5, network="mlp")
+    method = fl.methods.fedavg()
     state, moves, _ = begin(task, method)
-    u = torch.stack(
-        [torch.cat([t.flatten() for t in tensors.values()]) for tensors in moves]
-    )
+    u = vectors(moves)
     for part, step in {
         fl.parts.Clipped(1.0): rules["clipped"](u),
         fl.parts.TrimmedMean(0.2): rules["trimmed"](u, 1),
@@ -306,8 +302,7 @@ def test_robust_servers():
 def test_fed_gkt(monkeypatch):
     """Nothing is shuffled here: the lesson and the package draw their orders in their own ways."""
     monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n))
-    options = {"clients": 3, "train": 90, "test": 60, "network": "digits_resnet"}
-    task = fl.tasks.classification("digits", **options)
+    task = digits(network="digits_resnet")
     method = fl.methods.fed_gkt(server_epochs=1)
     settings = {"batch_size": 16, "engine": "sequential", "progress": False}
     start = method.server_side(task).start()
@@ -317,15 +312,8 @@ def test_fed_gkt(monkeypatch):
     f_s = fl.models.digits_server()
     f_s.load_state_dict(start.weights, strict=False)
     nets = [fl.initial_network(method, task) for _ in task.sizes]
-    images, labels = task.train
-    data = [(task.inputs(images[mine]), labels[mine]) for mine in task.owned]
-    lesson |= {
-        "F": torch.nn.functional,
-        "nn": torch.nn,
-        "clients": task.clients,
-        "task": task,
-    }
-    lesson |= {"nets": nets, "f_s": f_s, "data": data}
+    lesson |= {"clients": task.clients, "task": task, "data": samples(task)}
+    lesson |= {"nets": nets, "f_s": f_s}
     lesson["gkt_round"]([None] * task.clients, lesson["adam"](f_s))
     assert lesson["joint"]() == pytest.approx(end.final["accuracy"], abs=0.04)
     gaps = [(f_s.state_dict()[n] - w).abs().flatten() for n, w in end.state.items()]
@@ -338,8 +326,7 @@ def test_fed_mmd_fusion():
         "K mmd2 fedmmd night copied mean one_round layer plain weighted conv fedfusion"
     )
     lesson = definitions("papers/fed_mmd_fusion", names)
-    lesson |= {"copy": copy, "nn": torch.nn, "WIDTHS": WIDTHS}
-    lesson |= {"cross_entropy": torch.nn.functional.cross_entropy}
+    lesson |= {"WIDTHS": WIDTHS, "cross_entropy": torch.nn.functional.cross_entropy}
     dice = torch.Generator().manual_seed(0)
     equal = torch.testing.assert_close
     a = torch.randn(6, 3, generator=dice)
@@ -352,28 +339,18 @@ def test_fed_mmd_fusion():
     multi.lam.data = lam.reshape(1, 4, 1, 1)
     equal(lesson["weighted"](*maps, lam), multi(*maps))
 
-    task = fl.tasks.classification(
-        "digits",
-        clients=3,
-        train=90,
-        test=60,
-        network=lesson["plain"],
-        partition="shards:2",
-    )
-    images, labels = task.train
-    data = [(task.inputs(images[mine]), labels[mine]) for mine in task.owned]
-    night = lesson[
-        "night"
-    ]  # all images of a client in one batch, so that no order matters
+    task = digits(3, "shards:2", lesson["plain"])
+    data = samples(task)
+    # all images of a client in one batch, so that no order matters
+    night = lesson["night"]
     lesson["night"] = lambda net, loss, x, y: night(net, loss, x, y, batch=len(y))
     for method, loss in (
         (fl.methods.fedmmd(0.3), "fedmmd"),
         (fl.methods.fedfusion(0.3, "conv"), "fedfusion"),
     ):
         net = fl.initial_network(method, task)
-        if (
-            loss == "fedfusion"
-        ):  # the lesson has conv's matrix and bias beside the network
+        if loss == "fedfusion":
+            # the lesson has conv's matrix and bias beside the network
             mix = net.fusion.mix
             net.W = torch.nn.Parameter(mix.weight.detach()[..., 0, 0].clone())
             net.b = torch.nn.Parameter(mix.bias.detach().clone())
@@ -396,9 +373,9 @@ def test_the_loop_of_chapter_1_is_that_of_the_package():
 
 
 def test_fedavg():
-    options = {"clients": 3, "train": 90, "test": 60, "network": "digits_cnn"}
-    task = fl.tasks.classification("digits", partition="dirichlet:0.5", **options)
-    (_, moves, _), n = begin(task, fl.methods.fedavg()), sum(task.sizes)
+    task = digits(3, "dirichlet:0.5")
+    _, moves, _ = begin(task, fl.methods.fedavg())
+    n = sum(task.sizes)
     assert len({*task.sizes}) > 1  # so that weights matter
     lesson = definitions("foundations/fedavg", "average fedavg_round")
     lesson |= {"clients": task.clients, "share": [m / n for m in task.sizes]}

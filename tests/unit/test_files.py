@@ -19,7 +19,7 @@ def test_what_fails_leaves_the_old_file_and_no_rest(tmp_path):
         part.write_text("half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="a.json cannot be written: No space"):
+    with pytest.raises(OSError, match="a.json.*No space"):
         write_atomically(path, fail)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]

@@ -86,7 +86,7 @@ def test_bad_values_are_refused(build, noun):
 
 @pytest.mark.parametrize("server", [Krum(1), Krum(1, 9)], ids=repr)
 def test_krum_says_how_many_clients_it_needs(task, server):
-    with pytest.raises(ValueError, match=r"needs at least [59] clients a round, not 4"):
+    with pytest.raises(ValueError, match="at least [59] clients"):
         fl.run(fl.methods.fedavg().but(server=server), task, 1)
 
 

@@ -17,7 +17,7 @@ def test_networks_that_cannot_be_fused():
         return fl.models.Network(nn.Flatten(), nn.Linear(64, classes))
 
     task = fl.tasks.classification("digits", 2, train=40, network=network)
-    with pytest.raises(ValueError, match=r"feature maps \[channels, height, width\]"):
+    with pytest.raises(ValueError, match="feature maps"):
         fl.run(fl.methods.fedfusion(), task, 1)
 
 

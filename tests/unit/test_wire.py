@@ -186,7 +186,7 @@ def test_no_more_memory_than_the_schema_allows():
     ]
     tracemalloc.start()
     try:
-        with pytest.raises(WireError, match=f"20000000 bytes is longer than {limit}"):
+        with pytest.raises(WireError, match=f"20000000 .* {limit}"):
             received(large, schema)
         with pytest.raises(WireError, match="20000000 bytes came"):
             Dense().decode(memoryview(large), (3, 2))
