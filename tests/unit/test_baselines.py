@@ -1,4 +1,4 @@
-"""FedNova's parts; golden histories hold what the other baselines compute."""
+"""Parts of FedNova and FedPM; golden histories hold what the other baselines compute."""
 
 from importlib import import_module
 from types import SimpleNamespace
@@ -32,3 +32,12 @@ def test_fednova_is_normalised_averaging(clients):
     tau_eff = sum(sizes[k] * tau[k] for k in clients) / n
     expected = tau_eff * sum(sizes[k] * u[k] / tau[k] for k in clients) / n
     torch.testing.assert_close(new["w"], expected)
+
+
+def test_fedpm_keeps_the_mean_of_masks_between_its_end_points():
+    masks = torch.tensor([[0.0, 0, 1, 1], [0.0, 1, 1, 1], [0.0, 0, 0, 1]])
+    arrivals = [Arrival(k, 1, {"w": mask}) for k, mask in enumerate(masks)]
+    ctx = Context(None, 1, schema=Schema({"w": (4,)}))
+    new = fl.methods.fedpm().server.aggregate({"w": torch.zeros(4)}, arrivals, ctx)
+    expected = torch.tensor([0.01, 1 / 3, 2 / 3, 0.99])
+    torch.testing.assert_close(new["w"].sigmoid(), expected)
