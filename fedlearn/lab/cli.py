@@ -28,10 +28,9 @@ IMAGES = dict.fromkeys(("png", "svg", "pdf", "jpg"))
 EXPERIMENTS = """
 --engine=sequential   text   sequential, stacked, auto or flower
 --out                 text   write the history into this file, as JSON; - prints it
---checkpoint          text   keep finished rounds in this file, and go on from there; of
-                             a comparison a file a run
---save                text   write the trained network, as .safetensors; of a comparison
-                             a file a run
+--checkpoint          text   keep finished rounds of one run in this file, and go on
+                             from there
+--save                text   write the trained network of one run, as .safetensors
 --no-progress         flag   no progress bar, and no lines in a log
 --plot                text   draw the accuracies against bytes into this image file
 --link                text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
@@ -40,8 +39,7 @@ EXPERIMENTS = """
 COST = """
 network               text   a name, or where it is: mine.py:net,
                              torchvision.models:resnet50
---input               text   the shape of one sample, such as 3x32x32
---methods=all         text   names with commas between them
+--input               needed the shape of one sample, such as 3x32x32
 --clients=10          value  that take part in each round, for totals
 --rounds=100          value  of training, for totals
 --link=LTE            text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
@@ -76,22 +74,23 @@ CLAIMS = """
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one sentence, with the nearest option."""
+    """A parser that refuses in one sentence."""
 
     def error(self, message: str) -> Any:
         raise ValueError(f"{message} (see {self.prog} --help).")
 
-    def add(self, name: str, kind: str, text: str, default: Any = None) -> None:
+    def add(self, name: str, kind: str, text: str, default: Any, **names: str) -> None:
         """Add an argument of one of these kinds, or a text."""
         kinds: dict[str, dict[str, Any]] = {
             "flag": {"action": "store_true"},
             "list": {"action": "append", "default": []},
             "more": {"action": "extend", "nargs": "+", "type": read_value},
             "maybe": {"nargs": "?"},
+            "needed": {"required": True},
             "value": {"type": read_value, "default": default},
         }
         keywords = kinds.get(kind, {"default": default})
-        self.add_argument(name, help=text.replace("%", "%%"), **keywords)
+        self.add_argument(name, help=text, **keywords, **names)
 
     def add_table(self, table: str) -> None:
         """Add an argument for each line of a table."""
@@ -110,15 +109,7 @@ class Parser(argparse.ArgumentParser):
             kind = "more" if f.name == "seed" else kinds.get(type(default), "value")
             if f.name != "method":
                 name = SINGULAR.get(f.name, f.name).replace("_", "-")
-                self.add(f"--{name}", kind, texts[f.name], default)
-
-    def read(self, words: Sequence[str]) -> Words:
-        """What was typed; ``ValueError`` for an option that does not exist."""
-        typed, unknown = self.parse_known_args(words)
-        for word in unknown:
-            options = dict.fromkeys(self._option_string_actions)
-            pick(word.partition("=")[0], options, f"option of {self.prog}")
-        return typed
+                self.add(f"--{name}", kind, texts[f.name], default, dest=f.name)
 
 
 def descriptions(kind: type) -> dict[str, str]:
@@ -133,8 +124,7 @@ def descriptions(kind: type) -> dict[str, str]:
 
 def experiments(words: Words) -> list[Experiment]:
     """An experiment for each method, choice of its options and seed."""
-    names = {f.name: SINGULAR.get(f.name, f.name) for f in fields(Experiment)}
-    values = {name: getattr(words, typed) for name, typed in names.items()}
+    values = {f.name: getattr(words, f.name) for f in fields(Experiment)}
     options = read_pairs(values.pop("options"))
     seeds = values.pop("seed") or [Experiment.seed]
     texts = values.pop("method")
@@ -165,10 +155,10 @@ def run(words: Words) -> None:
             "fedlearn run takes one method, one value of each option and one seed; "
             "fedlearn compare takes more."
         )
-    compare(words, several=False)
+    compare(words)
 
 
-def compare(words: Words, several: bool = True) -> None:
+def compare(words: Words) -> None:
     """Run several methods on the same task. Prints what each reached and what it cost.
 
     A method may have options behind a colon, each with one value or several, which are
@@ -177,7 +167,6 @@ def compare(words: Words, several: bool = True) -> None:
     from .. import link
 
     runs = experiments(words)
-    words.several = several
     check_whole("jobs", words.jobs)
     for e in runs:
         e.make_method()  # errors are raised before the first run
@@ -201,30 +190,19 @@ def check_files(words: Words, runs: list[Experiment]) -> None:
 
     if len({(e.label, e.seed) for e in runs}) < len(runs):
         raise ValueError("Every run needs a method, options or a seed of its own.")
+    if len(runs) > 1 and (words.save or words.checkpoint):
+        raise ValueError("--save and --checkpoint take one run: fedlearn run.")
     if words.save and not words.save.endswith(".safetensors"):
         raise ValueError(
             f"--save writes a file such as model.safetensors, not {words.save}."
         )
-    paths = [words.plot, None if words.out == "-" else words.out]
-    for e in runs:
-        paths += [file_of(words.save, words, e), file_of(words.checkpoint, words, e)]
-    for path in filter(None, paths):
+    out = None if words.out == "-" else words.out
+    for path in filter(None, (out, words.plot, words.save, words.checkpoint)):
         check_writable(path)
     if words.plot:
         pick(Path(words.plot).suffix[1:], IMAGES, "image type")
         with extra("plot"):
             import matplotlib  # noqa: F401  before the runs, not after
-
-
-def file_of(name: str | None, words: Words, e: Experiment) -> Path | None:
-    """The file of a run; of a comparison its name has label and seed."""
-    if name is None:
-        return None
-    path = Path(name)
-    if words.several:
-        label = re.sub(r"[^\w.]", "-", e.label)
-        path = path.with_suffix(f".{label}.{e.seed}{path.suffix}")
-    return path
 
 
 def run_one(e: Experiment, words: Words) -> "History":
@@ -238,16 +216,16 @@ def run_one(e: Experiment, words: Words) -> "History":
         e.rounds,
         engine=words.engine,
         threads=e.threads,
-        checkpoint=file_of(words.checkpoint, words, e),
+        checkpoint=words.checkpoint,
         progress=not words.no_progress,
         **asdict(e.settings),
     )
-    if path := file_of(words.save, words, e):
-        save(history, task, path)
+    if words.save:
+        save(history, task, words.save)
     return history
 
 
-def save(history: "History", task: Any, path: Path) -> None:
+def save(history: "History", task: Any, path: str) -> None:
     """The trained network's tensors, and what one has to know to use them."""
     from ..checkpoint import contiguous, write_tensors
     from ..files import to_json
@@ -276,8 +254,6 @@ def report(
     origin = provenance()
     labels: dict[str, list[History]] = {}
     for e, history in zip(runs, histories, strict=True):
-        rate = {} if e.lr is None else {"lr": e.lr}
-        history.meta["options"] = {**e.options, **rate, "method": e.method}
         history.meta |= {"label": e.label, "provenance": origin}
         labels.setdefault(e.label, []).append(history)
     data = [history.to_dict() for history in histories]
@@ -318,15 +294,9 @@ def cost(words: Words) -> None:
     """Count what each method would send for a network of your own, untrained."""
     from ..costs import cost as count
 
-    if words.input is None:
-        raise ValueError(
-            "fedlearn cost needs a sample's shape, such as --input 3x32x32."
-        )
-    names = [name for name in words.methods.split(",") if name]
     costs = count(
         words.network,
         words.input,
-        "all" if "all" in names else names,
         clients=words.clients,
         rounds=words.rounds,
         link=words.link,
@@ -425,46 +395,36 @@ COMMANDS: dict[str, tuple[Callable[[Words], int | None], str]] = {
 }
 
 
-def usage() -> str:
-    """A line a command."""
-    lines = ["usage: fedlearn [-h] [--version] COMMAND ...", ""]
-    for name, (command, _) in COMMANDS.items():
-        lines.append(f"  {name:<13}{(command.__doc__ or '').splitlines()[0]}")
-    lines += ["", "fedlearn COMMAND --help lists its options. Example:"]
-    lines.append(
-        "fedlearn compare fedavg rpn --partition dirichlet:0.5 --out both.json"
+def parser() -> Parser:
+    """The parser of all commands."""
+    whole = Parser(
+        "fedlearn",
+        epilog="fedlearn COMMAND --help lists its options. Example: "
+        "fedlearn compare fedavg rpn --partition dirichlet:0.5 --out both.json",
     )
-    return "\n".join(lines)
-
-
-def parse(words: Sequence[str]) -> tuple[Callable[[Words], int | None], Words]:
-    """The command and what was typed for it."""
-    if not words:
-        raise ValueError(
-            f"fedlearn takes a command: {', '.join(COMMANDS)} (see fedlearn --help)."
+    whole.add_argument("--version", action="version", version=__version__)
+    commands = whole.add_subparsers(metavar="COMMAND", required=True)
+    for name, (command, table) in COMMANDS.items():
+        text = inspect.getdoc(command) or ""
+        one = commands.add_parser(
+            name, description=text, help=text.splitlines()[0], allow_abbrev=False
         )
-    name, *words = words
-    command, table = pick(name, COMMANDS, "command")
-    parser = Parser(f"fedlearn {name}", description=command.__doc__, allow_abbrev=False)
-    if table is EXPERIMENTS:
-        parser.add_experiment()
-    parser.add_table(table)
-    return command, parser.read(words)
+        one.set_defaults(command=command)
+        if table is EXPERIMENTS:
+            one.add_experiment()
+        one.add_table(table)
+    return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
     """The command ``fedlearn`` -> its exit status. Errors are printed as one
     sentence."""
-    words = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a code page may lack letters
     try:
-        if words and words[0] in ("-h", "--help", "--version"):
-            print(f"fedlearn {__version__}" if words[0] == "--version" else usage())
-            return 0
-        command, typed = parse(words)
-        return command(typed)
+        words = parser().parse_args(argv)
+        return words.command(words)
     except BrokenPipeError:  # such as of `head`
         sys.stdout = None
         return 0

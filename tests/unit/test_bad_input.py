@@ -62,8 +62,8 @@ def nothing_trains(monkeypatch, folder):
 
 
 REFUSED = """
-    rnu fedavg ~ Did you mean 'run'
-    run fedavg --patition iid ~ Did you mean '--partition'
+    rnu fedavg ~ 'run'
+    run fedavg --patition iid ~ --patition
     run fedawg ~ Did you mean 'fedavg'
     run rpn --option shear=1 ~ Did you mean 'share'
     compare fedavg rpn --option shear=1 ~ option of fedavg 'shear'
@@ -98,6 +98,8 @@ REFUSED = """
     run fedavg --dataset digits --clients word ~ users=
     run fedavg --dataset mine.py:fine --network mine.py:needy ~ cannot be built
     run fedavg --save model.pt ~ model.safetensors
+    compare fedavg rpn --checkpoint c ~ one run
+    cost mlp ~ --input
     run fedavg --checkpoint /dev/null ~ name a file
     run fedavg --dataset mine.py:fine --clients users --train 10 ~ neither partition nor train
     run fedavg --dataset mine.py:fine --network mcmahan_cnn ~ cannot be built

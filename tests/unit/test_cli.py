@@ -49,8 +49,7 @@ OTHER = {
 
 def typed(words):
     """The experiments that the words behind `fedlearn` state."""
-    _, arguments = cli.parse(words)
-    return cli.experiments(arguments)
+    return cli.experiments(cli.parser().parse_args(words))
 
 
 @pytest.mark.parametrize(
@@ -131,12 +130,11 @@ def test_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fedlearn.core.federation.one_round", one_round)
     monkeypatch.chdir(tmp_path)
     few = "--clients 2 --train 8 --test 4 --no-progress --checkpoint c".split()
-    assert main(["compare", "rpn", "fedavg", *few, "--rounds", "2"]) == 130
-    assert [path.name for path in tmp_path.iterdir()] == ["c.rpn.0"]
-    assert not main(["compare", "rpn", "fedavg", *few, "--rounds", "2", "--out", "a"])
-    assert begun == [1, 2, 2, 1, 2]
-    few[-1] = "c.rpn.0"
+    assert main(["run", "rpn", *few, "--rounds", "2"]) == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    assert not main(["run", "rpn", *few, "--rounds", "2", "--out", "a"])
+    assert begun == [1, 2, 2]
     assert not main(["run", "rpn", *few, "--rounds", "3", "--out", "b"])
-    assert begun[5:] == [3]
-    first, _ = json.loads(Path("a").read_text())
-    assert fl.History.from_dict(first).rows == fl.History.from_json("b").rows[:2]
+    assert begun[3:] == [3]
+    first, longer = (fl.History.from_json(name) for name in "ab")
+    assert first.rows == longer.rows[:2]
