@@ -237,16 +237,14 @@ def runs(
     histories: Mapping[str, Any],
     caption: str,
     target: float | None = None,
-    megabytes: float | None = None,
 ) -> Shown:
     """``fl.summary`` as a table: what each method reached and what it cost."""
-    frame = summary(histories, target, megabytes)
+    frame = summary(histories, target)
     first: Any = next(iter(histories.values()))
     measure = (first[0] if isinstance(first, list) else first).measure
     reached = "share of test images" if measure == "accuracy" else measure
     units = {"rounds": "run"} | dict.fromkeys(MEASURES, reached)
     units |= {c: "all clients" for c in frame if c.startswith("MB")}
-    units |= {c: reached for c in frame if c.startswith("accuracy at")}
     units |= {c: "count" for c in frame if c.startswith("rounds to")}
     return table(number, frame, caption, units)
 

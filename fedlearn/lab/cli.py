@@ -84,7 +84,12 @@ class Parser(argparse.ArgumentParser):
         kinds: dict[str, dict[str, Any]] = {
             "flag": {"action": "store_true"},
             "list": {"action": "append", "default": []},
-            "more": {"action": "extend", "nargs": "+", "type": read_value},
+            "more": {
+                "action": "extend",
+                "nargs": "+",
+                "default": [],
+                "type": read_value,
+            },
             "maybe": {"nargs": "?"},
             "needed": {"required": True},
             "value": {"type": read_value, "default": default},
@@ -254,7 +259,8 @@ def report(
     origin = provenance()
     labels: dict[str, list[History]] = {}
     for e, history in zip(runs, histories, strict=True):
-        history.meta |= {"label": e.label, "provenance": origin}
+        history.meta |= {"label": e.label, "partition": e.partition}
+        history.meta["provenance"] = origin
         labels.setdefault(e.label, []).append(history)
     data = [history.to_dict() for history in histories]
     text = to_json(data if len(data) > 1 else data[0], indent=1)
@@ -338,7 +344,7 @@ def reproduce(words: Words) -> None:
     from ..data.images import missing
     from . import recipes
 
-    choice = {"only": words.only, "seeds": words.seed or (), "split": words.partition}
+    choice = {"row": words.only, "seed": words.seed, "partition": words.partition}
     choice["device"] = words.device
     if words.plan:
         frame = recipes.plan(words.recipe, words.scale, **choice)
