@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 Words = argparse.Namespace  # what was typed
 # fields of an experiment whose option may be repeated, and so has another name
 SINGULAR = {"options": "option", "metrics": "metric"}
-IMAGES = dict.fromkeys(("png", "svg", "pdf", "jpg"))
 
 # a line an argument: its name with a default behind "=", its type, and help
 EXPERIMENTS = """
@@ -33,7 +31,6 @@ EXPERIMENTS = """
 --save                text   write the trained network of one run, as .safetensors
 --no-progress         flag   no progress bar, and no lines in a log
 --plot                text   draw the accuracies against bytes into this image file
---link                text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
 --jobs=1              value  runs at a time, each in a process of its own
 """
 COST = """
@@ -55,7 +52,7 @@ recipe                maybe  a table or figure, such as fed_kgf_figure3, or a pa
 --device=auto         text   auto: a GPU if there is one; or cpu, cuda, ...
 --jobs=1              value  runs at a time, each in a process of its own
 --no-progress         flag   no progress bar, and no lines in a log
---plan                flag   run nothing; list the runs, what is stored, and hours
+--plan                flag   run nothing; list the runs, and what is stored
 """
 CLASSROOM = """
 folder                text   the folder with the chapters, book/ in a checkout
@@ -101,8 +98,7 @@ class Parser(argparse.ArgumentParser):
         """Add an argument for each line of a table."""
         line = r"^([\w-]+)=?(\S*) +(\w+) +(.*(?:\n  +.*)*)"
         for name, default, kind, text in re.findall(line, table, re.MULTILINE):
-            value = read_value(default) if default else None
-            self.add(name, kind, " ".join(text.split()), value)
+            self.add(name, kind, " ".join(text.split()), default)
 
     def add_experiment(self) -> None:
         """Add an argument for each field of an experiment."""
@@ -128,55 +124,35 @@ def descriptions(kind: type) -> dict[str, str]:
 
 
 def experiments(words: Words) -> list[Experiment]:
-    """An experiment for each method, choice of its options and seed."""
+    """An experiment for each method and seed."""
     values = {f.name: getattr(words, f.name) for f in fields(Experiment)}
     options = read_pairs(values.pop("options"))
     seeds = values.pop("seed") or [Experiment.seed]
-    texts = values.pop("method")
-    methods = [pair for text in texts for pair in read_method(text)]
+    methods = map(read_method, values.pop("method"))
     return [
-        Experiment(**values, method=name, options=options | choice, seed=seed)
-        for (name, choice), seed in product(methods, seeds)
+        Experiment(**values, method=name, options=options | own_options, seed=seed)
+        for (name, own_options), seed in product(methods, seeds)
     ]
 
 
-def read_method(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """``rpn:share=0.5/1`` -> ("rpn", {"share": 0.5}) and ("rpn", {"share": 1})."""
+def read_method(text: str) -> tuple[str, dict[str, Any]]:
+    """``rpn:share=0.5,lr=0.1`` -> "rpn", {"share": 0.5, "lr": 0.1}."""
     name, _, pairs = text.rpartition(":")
-    if "=" not in pairs:
-        return [(text, {})]
-    values = {}
-    for pair in pairs.split(","):
-        option, _, texts = pair.partition("=")
-        values[option] = [read_value(value) for value in texts.split("/")]
-    choices = product(*values.values())
-    return [(name, dict(zip(values, choice, strict=True))) for choice in choices]
-
-
-def run(words: Words) -> None:
-    """Run one method. Prints or writes its history."""
-    if len(experiments(words)) > 1:
-        raise ValueError(
-            "fedlearn run takes one method, one value of each option and one seed; "
-            "fedlearn compare takes more."
-        )
-    compare(words)
+    if "=" in pairs:
+        return name, read_pairs(pairs.split(","))
+    return text, {}
 
 
 def compare(words: Words) -> None:
-    """Run several methods on the same task. Prints what each reached and what it cost.
+    """Run a method, or several on the same task. Prints what they reached and cost.
 
-    A method may have options behind a colon, each with one value or several, which are
-    all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with
-    each of them, and mean and standard deviation are shown."""
-    from .. import link
-
+    A method may have options behind a colon: fedavg rpn:share=0.5 rpn:share=1. With
+    several seeds each method runs with each of them, and mean and standard deviation
+    are shown."""
     runs = experiments(words)
     check_whole("jobs", words.jobs)
     for e in runs:
         e.make_method()  # errors are raised before the first run
-    runs[0].make_task()
-    speeds = pick(words.link, link.PRESETS, "link") if words.link else {}
     check_files(words, runs)
     if words.jobs > 1:
         with extra("lab"):
@@ -186,7 +162,7 @@ def compare(words: Words) -> None:
         histories = Parallel(words.jobs)(delayed(run_one)(e, words) for e in runs)
     else:
         histories = [run_one(e, words) for e in runs]
-    report(runs, histories, words, speeds)
+    report(runs, histories, words)
 
 
 def check_files(words: Words, runs: list[Experiment]) -> None:
@@ -196,7 +172,7 @@ def check_files(words: Words, runs: list[Experiment]) -> None:
     if len({(e.label, e.seed) for e in runs}) < len(runs):
         raise ValueError("Every run needs a method, options or a seed of its own.")
     if len(runs) > 1 and (words.save or words.checkpoint):
-        raise ValueError("--save and --checkpoint take one run: fedlearn run.")
+        raise ValueError("--save and --checkpoint are of a single run.")
     if words.save and not words.save.endswith(".safetensors"):
         raise ValueError(
             f"--save writes a file such as model.safetensors, not {words.save}."
@@ -204,10 +180,6 @@ def check_files(words: Words, runs: list[Experiment]) -> None:
     out = None if words.out == "-" else words.out
     for path in filter(None, (out, words.plot, words.save, words.checkpoint)):
         check_writable(path)
-    if words.plot:
-        pick(Path(words.plot).suffix[1:], IMAGES, "image type")
-        with extra("plot"):
-            import matplotlib  # noqa: F401  before the runs, not after
 
 
 def run_one(e: Experiment, words: Words) -> "History":
@@ -221,7 +193,7 @@ def run_one(e: Experiment, words: Words) -> "History":
         e.rounds,
         engine=words.engine,
         threads=e.threads,
-        checkpoint=words.checkpoint,
+        checkpoint=words.checkpoint or None,
         progress=not words.no_progress,
         **asdict(e.settings),
     )
@@ -239,19 +211,12 @@ def save(history: "History", task: Any, path: str) -> None:
     names = ("classes", "mean", "std", "names")
     metadata = {name: to_json(getattr(task.source, name)) for name in names}
     metadata["network"] = to_json(title_of(task.network_name))
-    metadata["shape"] = to_json(task.shape)
-    metadata["method"] = history.method
     state = history.network().state_dict()
     floats = {name: t for name, t in state.items() if t.is_floating_point()}
     write_tensors(path, contiguous(floats), metadata)
 
 
-def report(
-    runs: list[Experiment],
-    histories: list["History"],
-    words: Words,
-    speeds: dict[str, Any],
-) -> None:
+def report(runs: list[Experiment], histories: list["History"], words: Words) -> None:
     """Print the table, and write the files that were asked for."""
     from ..files import to_json, write_text
     from .results import provenance
@@ -266,7 +231,7 @@ def report(
     text = to_json(data if len(data) > 1 else data[0], indent=1)
     if words.out and words.out != "-":
         write_text(words.out, text + "\n")
-    print(text if words.out == "-" else table(labels, speeds))
+    print(text if words.out == "-" else table(labels))
     if words.plot:
         from .. import plot
 
@@ -275,22 +240,15 @@ def report(
         axes.figure.savefig(words.plot, dpi=150)
 
 
-def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
-    """What each label reached and cost, with minutes on a link."""
-    from .. import link
-    from .results import spread, summary
+def table(labels: dict[str, list["History"]]) -> str:
+    """What each label reached and cost."""
+    from .results import summary
 
     if not find_spec("pandas"):
         return "\n".join(repr(history) for runs in labels.values() for history in runs)
-    frame = summary(labels)
-    for label, runs in labels.items():
-        frame.loc[label, "seconds"] = spread([h.seconds.sum() for h in runs], ".1f")
-        if speeds:
-            minutes = [link.time(h, **speeds)[-1] / 60 for h in runs]
-            frame.loc[label, "minutes"] = spread(minutes, ".4g")
     measures = {h.measure for runs in labels.values() for h in runs}
     notes = [f"accuracy: {name}" for name in sorted(measures - {"accuracy"})]
-    return "\n".join([frame.to_string(), *notes])
+    return "\n".join([summary(labels).to_string(), *notes])
 
 
 # ---- the other commands --------------------------------------------------------------
@@ -327,21 +285,19 @@ def check(words: Words) -> int:
     from . import ledger
 
     papers = {claim["paper"]: None for claim in ledger.load()}
-    if words.paper is not None:
+    if words.paper:
         pick(words.paper, papers, "paper in the ledger")
-    entries = ledger.audit(words.paper, strict=False)
+    entries = ledger.audit(words.paper or None)
     print(ledger.report(entries))
     return int(any(entry.problem for entry in entries))
 
 
 def reproduce(words: Words) -> None:
-    """Do the runs behind a table or figure of the papers, and print what is stored of
-    it.
+    """Do the runs behind a table or figure of the papers, and print them.
 
     What is stored is left alone, and what was stopped goes on. New runs are kept in
     runs/ below the working directory, a file each, until `fedlearn pack` puts them
     beside the book's."""
-    from ..data.images import missing
     from . import recipes
 
     choice = {"row": words.only, "seed": words.seed, "partition": words.partition}
@@ -349,11 +305,8 @@ def reproduce(words: Words) -> None:
     if words.plan:
         frame = recipes.plan(words.recipe, words.scale, **choice)
         whole = frame[frame["kind"] == "run"]
-        counts = f"{len(whole)} runs, {whole['stored'].sum()} stored"
         print(frame.to_string(index=False))
-        for text in missing(whole.loc[~whole["stored"], "data"].unique()):
-            print(f"missing: {text}")
-        print(f"{counts} in {frame['hours'].sum():.1f} hours")
+        print(f"{len(whole)} runs, {whole['stored'].sum()} stored")
         return
     frame = recipes.reproduce(
         words.recipe, words.scale, words.jobs, not words.no_progress, **choice
@@ -373,14 +326,13 @@ def classroom(words: Words) -> None:
     from ..book import classroom
 
     kind = getattr(words, "for")
-    seed_from = words.seed_from or ""
     files = classroom.make(
         words.folder,
         words.out,
         words.force,
         kind,
         words.instructor,
-        seed_from,
+        words.seed_from,
     )
     print(f"{len(files)} files in {words.out}; its README.md says how students begin.")
     if words.instructor:
@@ -390,7 +342,7 @@ def classroom(words: Words) -> None:
 
 # each command and the table of its arguments
 COMMANDS: dict[str, tuple[Callable[[Words], int | None], str]] = {
-    "run": (run, EXPERIMENTS),
+    "run": (compare, EXPERIMENTS),
     "compare": (compare, EXPERIMENTS),
     "cost": (cost, COST),
     "methods": (methods, ""),
@@ -408,7 +360,7 @@ def parser() -> Parser:
         epilog="fedlearn COMMAND --help lists its options. Example: "
         "fedlearn compare fedavg rpn --partition dirichlet:0.5 --out both.json",
     )
-    whole.add_argument("--version", action="version", version=__version__)
+    whole.add_argument("--version", action="version", version=f"fedlearn {__version__}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     for name, (command, table) in COMMANDS.items():
         text = inspect.getdoc(command) or ""

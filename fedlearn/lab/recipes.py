@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import re
-import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -77,8 +76,6 @@ class Run:
         The option that is chosen by trials.
     trials : tuple of Run
         Short runs on validation images, a value of the option each.
-    command : tuple of str
-        The words that repeat the run.
     """
 
     folder: str
@@ -90,7 +87,6 @@ class Run:
     search: dict[str, Any] = field(default_factory=dict)
     tuned: str = ""
     trials: tuple["Run", ...] = ()
-    command: tuple[str, ...] = ()
 
     @property
     def entry(self) -> Line:
@@ -165,21 +161,17 @@ def runs(
     pick(scale, dict.fromkeys(SCALES), "scale")
     if recipe is not None:
         pick(recipe, PAPERS | RECIPES, "paper or recipe")
-    device = device if device.startswith("cuda") else str(find_device(device))
-    machine = {"device": device}
-    if device.startswith("cuda") and scale == "full":
-        machine["precision"] = "bf16"
     listed: dict[Key, Run] = {}
     for name, entry in RECIPES.items():
         if recipe not in (None, name, entry["paper"]) or scale not in entry:
             continue
         common = {
             "folder": results_folder(entry.get("folder", entry["paper"]), scale),
-            "command": ("fedlearn", "reproduce", name, "--scale", scale),
             "first": entry[scale]["seeds"][0],
+            "device": str(find_device(device)),
         }
         for block in entry[scale]["runs"]:
-            for run in runs_of(block | machine | common, entry[scale]["seeds"]):
+            for run in runs_of(block | common, entry[scale]["seeds"]):
                 listed.setdefault(run.key, run)
     if not listed:
         raise ValueError(f"{recipe} has no runs of scale {scale}.")
@@ -218,7 +210,6 @@ def run_of(block: Line, label: str, partition: str, seed: int) -> Run:
     values = {n: v for n, v in block.items() if n in names}
     values |= {"method": row["method"], "options": options}
     values |= {"partition": partition, "seed": seed}
-    words = ("--only", label, "--partition", partition, "--seed", str(seed))
     on_gpu = block["device"].startswith("cuda")
     run = Run(
         block["folder"],
@@ -227,7 +218,6 @@ def run_of(block: Line, label: str, partition: str, seed: int) -> Run:
         engine=block.get("engine", "auto" if on_gpu else "sequential"),
         but=row.get("but", {}),
         search=row.get("scales", {}),
-        command=(*block["command"], *words),
     )
     return with_trials(run, block) if block.get("tune") else run
 
@@ -311,7 +301,6 @@ def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> None
     line = train(run, checkpoint, progress)
     seconds = time.monotonic() - began
     line["meta"]["provenance"] = origin | {
-        "command": shlex.join(run.command),
         "hardware": hardware(run.experiment.device),
         "seconds": f"{seconds:.1f}",
     }
@@ -397,8 +386,6 @@ def reproduce(
     summary of the stored runs.
 
     An error ends it, and so does Ctrl-C; the same call goes on from there."""
-    with extra("plot"):
-        import pandas  # noqa: F401  before hours of runs, not after
     with extra("lab"):
         from joblib import Parallel, delayed
 

@@ -89,8 +89,8 @@ def test_stored_runs_are_what_their_recipes_state():
 def test_the_key_is_of_the_experiment_and_not_of_the_machine():
     one = {"row": ("FedAvg",), "seed": (0,), "partition": ("iid",)}
     [run] = recipes.runs("fed_kgf_figure3", "full", **one)
-    [on_gpu] = recipes.runs("fed_kgf_figure3", "full", **one, device="cuda")
-    assert on_gpu.experiment.precision == "bf16"
+    assert run.experiment.precision == "bf16"
+    on_gpu = replace(run, experiment=replace(run.experiment, device="cuda"))
     assert on_gpu.key == run.key
     longer = replace(run, experiment=replace(run.experiment, rounds=3))
     others = [longer, replace(run, label="x"), replace(run, kind="trial")]
