@@ -293,16 +293,16 @@ def chart(
     its ``usermeta``.
     """
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
-    own = spec.get("usermeta", {})
+    usermeta = spec.get("usermeta", {})
     alt = alt or spec.get("description", "")
-    caption = caption or own.get("caption", "")
+    caption = caption or usermeta.get("caption", "")
     anchor, below = figcaption("Figure", number, caption)
     if not alt.strip():
         raise ValueError(f"Figure {number} needs an alternative text.")
     meta = {
-        "units": units or own.get("units", {}),
-        "keep": list(keep or own.get("keep", ())),
-        "says": says or own.get("says", {}),
+        "units": units or usermeta.get("units", {}),
+        "keep": list(keep or usermeta.get("keep", ())),
+        "says": says or usermeta.get("says", {}),
     }
     spec |= {"description": " ".join(alt.split()), "usermeta": meta}
     data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")

@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         raise ValueError(f"{message} (see {self.prog} --help).")
 
-    def add(self, name: str, kind: str, text: str, default: Any, **names: str) -> None:
+    def add(self, name: str, kind: str, text: str, default: Any, **names: Any) -> None:
         """Add an argument of one of these kinds, or a text."""
         kinds: dict[str, dict[str, Any]] = {
             "flag": {"action": "store_true"},
@@ -211,9 +211,7 @@ def save(history: "History", task: Any, path: str) -> None:
     names = ("classes", "mean", "std", "names")
     metadata = {name: to_json(getattr(task.source, name)) for name in names}
     metadata["network"] = to_json(title_of(task.network_name))
-    state = history.network().state_dict()
-    floats = {name: t for name, t in state.items() if t.is_floating_point()}
-    write_tensors(path, contiguous(floats), metadata)
+    write_tensors(path, contiguous(history.network().state_dict()), metadata)
 
 
 def report(runs: list[Experiment], histories: list["History"], words: Words) -> None:
