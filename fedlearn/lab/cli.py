@@ -217,7 +217,7 @@ def save(history: "History", task: Any, path: str) -> None:
 def report(runs: list[Experiment], histories: list["History"], words: Words) -> None:
     """Print the table, and write the files that were asked for."""
     from ..files import to_json, write_text
-    from .results import provenance
+    from .results import provenance, summary
 
     origin = provenance()
     labels: dict[str, list[History]] = {}
@@ -229,24 +229,18 @@ def report(runs: list[Experiment], histories: list["History"], words: Words) -> 
     text = to_json(data if len(data) > 1 else data[0], indent=1)
     if words.out and words.out != "-":
         write_text(words.out, text + "\n")
-    print(text if words.out == "-" else table(labels))
+    if words.out == "-":
+        print(text)
+    elif find_spec("pandas"):
+        print(summary(labels).to_string())
+        print(f"measure: {histories[0].measure}")
+    else:
+        print(*histories, sep="\n")
     if words.plot:
         from .. import plot
 
-        names = list(labels)
-        axes: Any = plot.compare(labels.values(), "bytes", labels=names)
+        axes: Any = plot.compare(labels.values(), "bytes", labels=list(labels))
         axes.figure.savefig(words.plot, dpi=150)
-
-
-def table(labels: dict[str, list["History"]]) -> str:
-    """What each label reached and cost."""
-    from .results import summary
-
-    if not find_spec("pandas"):
-        return "\n".join(repr(history) for runs in labels.values() for history in runs)
-    measures = {h.measure for runs in labels.values() for h in runs}
-    notes = [f"accuracy: {name}" for name in sorted(measures - {"accuracy"})]
-    return "\n".join([summary(labels).to_string(), *notes])
 
 
 # ---- the other commands --------------------------------------------------------------
@@ -298,8 +292,12 @@ def reproduce(words: Words) -> None:
     beside the book's."""
     from . import recipes
 
-    choice = {"row": words.only, "seed": words.seed, "partition": words.partition}
-    choice["device"] = words.device
+    choice = {
+        "device": words.device,
+        "row": words.only,
+        "partition": words.partition,
+        "seed": words.seed,
+    }
     if words.plan:
         frame = recipes.plan(words.recipe, words.scale, **choice)
         whole = frame[frame["kind"] == "run"]

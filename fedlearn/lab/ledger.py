@@ -145,13 +145,12 @@ def counts(results: Iterable[Result]) -> dict[str, int]:
 def report(results: Sequence[Result]) -> str:
     """What ``audit`` found, a line an entry, and below how many claims have each
     verdict."""
-    width = max(len(r.claim["id"]) for r in results)
     lines = []
     for r in results:
         text = f"printed {r.claim['printed']!s:.60}, computed {show(r.computed) or '-'}"
         if r.problem:
             text = f"LEDGER WRONG: {r.problem}"
-        lines.append(f"{r.claim['id']:<{width}}  {r.verdict:<14}  {text}")
+        lines.append(f"{r.verdict:<14}  {r.claim['id']}: {text}")
     each = counts(results)
     verdicts = ", ".join(f"{n} {verdict}" for verdict, n in each.items())
     lines.append(f"{sum(each.values())} claims: {verdicts}")

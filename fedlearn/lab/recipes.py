@@ -2,7 +2,6 @@
 (``data/<chapter>/recipes.yaml``), at one of three scales. ``reproduce`` does those that
 are not stored."""
 
-import inspect
 import math
 import os
 import platform
@@ -24,7 +23,6 @@ from ..data import data_path
 from ..errors import check_whole, extra, pick
 from ..files import read_yaml, to_json, write_text
 from ..history import History
-from ..methods import METHODS
 from ..methods.fed_repopt_search import repopt_search
 from ..models.repopt import Scales
 from ..tasks import find_device
@@ -201,11 +199,7 @@ def runs_of(block: Line, seeds: list[int]) -> list[Run]:
 def run_of(block: Line, label: str, partition: str, seed: int) -> Run:
     """The run of a row."""
     row = block["rows"][label]
-    signature = inspect.signature(METHODS[row["method"]]).parameters
-    options = {n: v for n, v in block.get("all", {}).items() if n in signature}
-    for name, value in row.items():
-        if name not in ROW:
-            options[name] = value
+    options = block.get("all", {}) | {n: v for n, v in row.items() if n not in ROW}
     names = {f.name for f in fields(Experiment)}
     values = {n: v for n, v in block.items() if n in names}
     values |= {"method": row["method"], "options": options}
@@ -356,8 +350,8 @@ def best(accuracy: dict[Any, float]) -> Any:
 def search(run: Run) -> Scales:
     """The scales that the server's search finds, or found: its checkpoint stays."""
     entry = run.entry["scales"]
-    options = {n: v for n, v in run.search.items() if n not in SEARCHED}
-    data = {n: v for n, v in run.search.items() if n in SEARCHED}
+    options = dict(run.search)
+    data = {name: options.pop(name) for name in SEARCHED if name in options}
     network = entry["network"]
     device = run.experiment.device
     e = Experiment(network=network, clients=1, device=device, **data)
