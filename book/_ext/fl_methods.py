@@ -144,7 +144,8 @@ def results_of(runs, title):
     if runs.empty:
         return NO_RUN
     rows = []
-    for _, seeds in runs.groupby(["file", "alike"], sort=False):
+    kinds = "file label task dataset network clients partition rounds".split()
+    for _, seeds in runs.groupby(kinds, sort=False):
         first = seeds.iloc[0]
         rows.append(
             {

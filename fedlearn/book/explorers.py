@@ -136,11 +136,11 @@ def panel(number: str, name: str) -> Any:
     entries = [*spec["grid"]["lines"].values(), spec["grid"].get("splits", {})]
     positions = {e["control"]: e["positions"] for e in entries if "control" in e}
     positions["clients"] = [2, 3, *spec["grid"]["clients"]]
-    own = chapter_file("index")["knobs"]
+    knobs = chapter_file("index")["knobs"]
     if "splits" in spec["grid"]:
-        del own["dirichlet"]
-    controls = spec["explorer"]["controls"] | own
-    positions |= {column: entry["positions"] for column, entry in own.items()}
+        del knobs["dirichlet"]
+    controls = spec["explorer"]["controls"] | knobs
+    positions |= {column: entry["positions"] for column, entry in knobs.items()}
     wide = {"style": {"description_width": "initial"}, "layout": {"width": "48%"}}
     sliders = {
         column: SelectionSlider(

@@ -237,16 +237,14 @@ def runs(
     histories: Mapping[str, Any],
     caption: str,
     target: float | None = None,
-    megabytes: float | None = None,
 ) -> Shown:
     """``fl.summary`` as a table: what each method reached and what it cost."""
-    frame = summary(histories, target, megabytes)
+    frame = summary(histories, target)
     first: Any = next(iter(histories.values()))
     measure = (first[0] if isinstance(first, list) else first).measure
     reached = "share of test images" if measure == "accuracy" else measure
     units = {"rounds": "run"} | dict.fromkeys(MEASURES, reached)
     units |= {c: "all clients" for c in frame if c.startswith("MB")}
-    units |= {c: reached for c in frame if c.startswith("accuracy at")}
     units |= {c: "count" for c in frame if c.startswith("rounds to")}
     return table(number, frame, caption, units)
 
@@ -295,16 +293,16 @@ def chart(
     its ``usermeta``.
     """
     spec = dict(picture) if isinstance(picture, dict) else picture.to_dict()
-    own = spec.get("usermeta", {})
+    usermeta = spec.get("usermeta", {})
     alt = alt or spec.get("description", "")
-    caption = caption or own.get("caption", "")
+    caption = caption or usermeta.get("caption", "")
     anchor, below = figcaption("Figure", number, caption)
     if not alt.strip():
         raise ValueError(f"Figure {number} needs an alternative text.")
     meta = {
-        "units": units or own.get("units", {}),
-        "keep": list(keep or own.get("keep", ())),
-        "says": says or own.get("says", {}),
+        "units": units or usermeta.get("units", {}),
+        "keep": list(keep or usermeta.get("keep", ())),
+        "says": says or usermeta.get("says", {}),
     }
     spec |= {"description": " ".join(alt.split()), "usermeta": meta}
     data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")

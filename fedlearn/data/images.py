@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -196,14 +196,6 @@ def locate(name: str) -> Path:
     place = _find(name)
     assert place is not None  # ``_fetch`` raises where it brings nothing
     return place
-
-
-def missing(names: Iterable[str]) -> list[str]:
-    """A line for each data set that is not on this machine: its name, size and
-    origin. A function of one's own, mine.py:name, brings its data."""
-    sets = [name for name in names if ".py:" not in name]
-    names = dict.fromkeys(name.partition(":")[0] for name in sets)
-    return [f"{name}: {_origin(name)}" for name in names if not available(name)]
 
 
 def _origin(name: str) -> str:

@@ -26,6 +26,8 @@ from functools import cached_property, lru_cache, partial
 from importlib import metadata
 from typing import Any
 
+from safetensors import torch as safetensors
+
 from ..checkpoint import contiguous
 from ..core import EVALUATE, Method, Tensors, local
 from ..errors import StartError, WireError
@@ -34,7 +36,6 @@ from ..history import describe
 from ..settings import Settings
 
 OLDEST = (1, 41)  # the first version of Flower that works
-BEFORE = (2, 0)  # the first that does not
 RECORD = "fedlearn"  # the name of the one record in a message
 JOIN = "join"  # the first question to a node: which client it is, and of which run
 # Flower and Ray read these when they are imported: no reports to their makers
@@ -63,10 +64,9 @@ def require() -> str:
             '.venv-flower; by hand, pip install ".[flower]" in the folder of the '
             "repository."
         ) from None
-    if not OLDEST <= tuple(map(int, re.findall(r"\d+", version)[:2])) < BEFORE:
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
         raise ImportError(
-            f"Flower {version} is installed; fedlearn works with "
-            f"{OLDEST[0]}.{OLDEST[1]} or newer, before {BEFORE[0]}."
+            f"Flower {version} is installed; fedlearn works with 1.41 or newer."
         )
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -171,15 +171,12 @@ def _answer(job, k, question, context):
 
 
 def _pack(tensors: Tensors) -> bytes:
-    from safetensors.torch import save
-
-    return save(contiguous(tensors)) if tensors else b""
+    return safetensors.save(contiguous(tensors)) if tensors else b""
 
 
 def _unpack(data: bytes, device: Any) -> Tensors:
-    from safetensors.torch import load
-
-    return {n: x.to(device) for n, x in load(data).items()} if data else {}
+    tensors = safetensors.load(data) if data else {}
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 # ---- the server ----------------------------------------------------------------------
@@ -291,9 +288,12 @@ class Nodes:
         """See ``core.OneByOne.exchange``."""
 
         def question(k: int) -> dict[str, Any]:
-            values: dict[str, Any] = {"question": kind, "round": t}
-            values["last seen"] = self.last_seen.get(k, 0)
-            values["message"] = write(k)
+            values: dict[str, Any] = {
+                "question": kind,
+                "round": t,
+                "last seen": self.last_seen.get(k, 0),
+                "message": write(k),
+            }
             if self.common:
                 values["memory"] = _pack(self.new.get(k, self.memories.get(k, {})))
             return values
@@ -379,29 +379,20 @@ class Simulation:
 
     Parameters
     ----------
-    cpus_per_client, gpus_per_client : float
-        What a client takes while it trains; 0.1 is a tenth of one.
     cpus : int, optional
-        How many CPUs to use, by default all.
+        How many CPUs to use, one for a client that trains, by default all.
+    gpus_per_client : float
+        What a client takes of a GPU while it trains; 0.1 is a tenth.
 
     Examples
     --------
     >>> import fedlearn as fl
-    >>> fl.flower.Simulation(cpus_per_client=2).resources
-    {'num_cpus': 2, 'num_gpus': 0.0}
+    >>> fl.flower.Simulation(gpus_per_client=0.1).resources
+    {'num_cpus': 1, 'num_gpus': 0.1}
     """
 
-    def __init__(
-        self,
-        cpus_per_client: float = 1,
-        gpus_per_client: float = 0.0,
-        cpus: int | None = None,
-    ) -> None:
-        self.resources = {"num_cpus": cpus_per_client, "num_gpus": gpus_per_client}
-        if not cpus_per_client > 0 or not gpus_per_client >= 0:
-            raise ValueError(
-                f"A client needs CPUs above 0, GPUs from 0 on, not {self.resources}."
-            )
+    def __init__(self, cpus: int | None = None, gpus_per_client: float = 0.0) -> None:
+        self.resources = {"num_cpus": 1, "num_gpus": gpus_per_client}
         self.cpus = cpus
         self.clients = 0
         self.users = 0  # blocks and runs that need the workers

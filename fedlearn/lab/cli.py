@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -22,26 +21,22 @@ if TYPE_CHECKING:
 Words = argparse.Namespace  # what was typed
 # fields of an experiment whose option may be repeated, and so has another name
 SINGULAR = {"options": "option", "metrics": "metric"}
-IMAGES = dict.fromkeys(("png", "svg", "pdf", "jpg"))
 
 # a line an argument: its name with a default behind "=", its type, and help
 EXPERIMENTS = """
 --engine=sequential   text   sequential, stacked, auto or flower
 --out                 text   write the history into this file, as JSON; - prints it
---checkpoint          text   keep finished rounds in this file, and go on from there; of
-                             a comparison a file a run
---save                text   write the trained network, as .safetensors; of a comparison
-                             a file a run
+--checkpoint          text   keep finished rounds of one run in this file, and go on
+                             from there
+--save                text   write the trained network of one run, as .safetensors
 --no-progress         flag   no progress bar, and no lines in a log
 --plot                text   draw the accuracies against bytes into this image file
---link                text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
 --jobs=1              value  runs at a time, each in a process of its own
 """
 COST = """
 network               text   a name, or where it is: mine.py:net,
                              torchvision.models:resnet50
---input               text   the shape of one sample, such as 3x32x32
---methods=all         text   names with commas between them
+--input               needed the shape of one sample, such as 3x32x32
 --clients=10          value  that take part in each round, for totals
 --rounds=100          value  of training, for totals
 --link=LTE            text   LoRaWAN, 2G, 3G, DSL, cable, LTE or fibre, for minutes
@@ -57,7 +52,7 @@ recipe                maybe  a table or figure, such as fed_kgf_figure3, or a pa
 --device=auto         text   auto: a GPU if there is one; or cpu, cuda, ...
 --jobs=1              value  runs at a time, each in a process of its own
 --no-progress         flag   no progress bar, and no lines in a log
---plan                flag   run nothing; list the runs, what is stored, and hours
+--plan                flag   run nothing; list the runs, and what is stored
 """
 CLASSROOM = """
 folder                text   the folder with the chapters, book/ in a checkout
@@ -76,29 +71,34 @@ CLAIMS = """
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one sentence, with the nearest option."""
+    """A parser that refuses in one sentence."""
 
     def error(self, message: str) -> Any:
         raise ValueError(f"{message} (see {self.prog} --help).")
 
-    def add(self, name: str, kind: str, text: str, default: Any = None) -> None:
+    def add(self, name: str, kind: str, text: str, default: Any, **names: Any) -> None:
         """Add an argument of one of these kinds, or a text."""
         kinds: dict[str, dict[str, Any]] = {
             "flag": {"action": "store_true"},
             "list": {"action": "append", "default": []},
-            "more": {"action": "extend", "nargs": "+", "type": read_value},
+            "more": {
+                "action": "extend",
+                "nargs": "+",
+                "default": [],
+                "type": read_value,
+            },
             "maybe": {"nargs": "?"},
+            "needed": {"required": True},
             "value": {"type": read_value, "default": default},
         }
         keywords = kinds.get(kind, {"default": default})
-        self.add_argument(name, help=text.replace("%", "%%"), **keywords)
+        self.add_argument(name, help=text, **keywords, **names)
 
     def add_table(self, table: str) -> None:
         """Add an argument for each line of a table."""
         line = r"^([\w-]+)=?(\S*) +(\w+) +(.*(?:\n  +.*)*)"
         for name, default, kind, text in re.findall(line, table, re.MULTILINE):
-            value = read_value(default) if default else None
-            self.add(name, kind, " ".join(text.split()), value)
+            self.add(name, kind, " ".join(text.split()), default)
 
     def add_experiment(self) -> None:
         """Add an argument for each field of an experiment."""
@@ -110,15 +110,7 @@ class Parser(argparse.ArgumentParser):
             kind = "more" if f.name == "seed" else kinds.get(type(default), "value")
             if f.name != "method":
                 name = SINGULAR.get(f.name, f.name).replace("_", "-")
-                self.add(f"--{name}", kind, texts[f.name], default)
-
-    def read(self, words: Sequence[str]) -> Words:
-        """What was typed; ``ValueError`` for an option that does not exist."""
-        typed, unknown = self.parse_known_args(words)
-        for word in unknown:
-            options = dict.fromkeys(self._option_string_actions)
-            pick(word.partition("=")[0], options, f"option of {self.prog}")
-        return typed
+                self.add(f"--{name}", kind, texts[f.name], default, dest=f.name)
 
 
 def descriptions(kind: type) -> dict[str, str]:
@@ -132,57 +124,35 @@ def descriptions(kind: type) -> dict[str, str]:
 
 
 def experiments(words: Words) -> list[Experiment]:
-    """An experiment for each method, choice of its options and seed."""
-    names = {f.name: SINGULAR.get(f.name, f.name) for f in fields(Experiment)}
-    values = {name: getattr(words, typed) for name, typed in names.items()}
+    """An experiment for each method and seed."""
+    values = {f.name: getattr(words, f.name) for f in fields(Experiment)}
     options = read_pairs(values.pop("options"))
     seeds = values.pop("seed") or [Experiment.seed]
-    texts = values.pop("method")
-    methods = [pair for text in texts for pair in read_method(text)]
+    methods = map(read_method, values.pop("method"))
     return [
-        Experiment(**values, method=name, options=options | choice, seed=seed)
-        for (name, choice), seed in product(methods, seeds)
+        Experiment(**values, method=name, options=options | own_options, seed=seed)
+        for (name, own_options), seed in product(methods, seeds)
     ]
 
 
-def read_method(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """``rpn:share=0.5/1`` -> ("rpn", {"share": 0.5}) and ("rpn", {"share": 1})."""
+def read_method(text: str) -> tuple[str, dict[str, Any]]:
+    """``rpn:share=0.5,lr=0.1`` -> "rpn", {"share": 0.5, "lr": 0.1}."""
     name, _, pairs = text.rpartition(":")
-    if "=" not in pairs:
-        return [(text, {})]
-    values = {}
-    for pair in pairs.split(","):
-        option, _, texts = pair.partition("=")
-        values[option] = [read_value(value) for value in texts.split("/")]
-    choices = product(*values.values())
-    return [(name, dict(zip(values, choice, strict=True))) for choice in choices]
+    if "=" in pairs:
+        return name, read_pairs(pairs.split(","))
+    return text, {}
 
 
-def run(words: Words) -> None:
-    """Run one method. Prints or writes its history."""
-    if len(experiments(words)) > 1:
-        raise ValueError(
-            "fedlearn run takes one method, one value of each option and one seed; "
-            "fedlearn compare takes more."
-        )
-    compare(words, several=False)
+def compare(words: Words) -> None:
+    """Run a method, or several on the same task. Prints what they reached and cost.
 
-
-def compare(words: Words, several: bool = True) -> None:
-    """Run several methods on the same task. Prints what each reached and what it cost.
-
-    A method may have options behind a colon, each with one value or several, which are
-    all tried: fedavg rpn:share=0.25/0.5/1. With several seeds each method runs with
-    each of them, and mean and standard deviation are shown."""
-    from .. import link
-
+    A method may have options behind a colon: fedavg rpn:share=0.5 rpn:share=1. With
+    several seeds each method runs with each of them, and mean and standard deviation
+    are shown."""
     runs = experiments(words)
-    words.several = several
     check_whole("jobs", words.jobs)
     for e in runs:
         e.make_method()  # errors are raised before the first run
-    runs[0].make_task()
-    speeds = pick(words.link, link.PRESETS, "link") if words.link else {}
     check_files(words, runs)
     if words.jobs > 1:
         with extra("lab"):
@@ -192,7 +162,7 @@ def compare(words: Words, several: bool = True) -> None:
         histories = Parallel(words.jobs)(delayed(run_one)(e, words) for e in runs)
     else:
         histories = [run_one(e, words) for e in runs]
-    report(runs, histories, words, speeds)
+    report(runs, histories, words)
 
 
 def check_files(words: Words, runs: list[Experiment]) -> None:
@@ -201,30 +171,15 @@ def check_files(words: Words, runs: list[Experiment]) -> None:
 
     if len({(e.label, e.seed) for e in runs}) < len(runs):
         raise ValueError("Every run needs a method, options or a seed of its own.")
+    if len(runs) > 1 and (words.save or words.checkpoint):
+        raise ValueError("--save and --checkpoint are of a single run.")
     if words.save and not words.save.endswith(".safetensors"):
         raise ValueError(
             f"--save writes a file such as model.safetensors, not {words.save}."
         )
-    paths = [words.plot, None if words.out == "-" else words.out]
-    for e in runs:
-        paths += [file_of(words.save, words, e), file_of(words.checkpoint, words, e)]
-    for path in filter(None, paths):
+    out = None if words.out == "-" else words.out
+    for path in filter(None, (out, words.plot, words.save, words.checkpoint)):
         check_writable(path)
-    if words.plot:
-        pick(Path(words.plot).suffix[1:], IMAGES, "image type")
-        with extra("plot"):
-            import matplotlib  # noqa: F401  before the runs, not after
-
-
-def file_of(name: str | None, words: Words, e: Experiment) -> Path | None:
-    """The file of a run; of a comparison its name has label and seed."""
-    if name is None:
-        return None
-    path = Path(name)
-    if words.several:
-        label = re.sub(r"[^\w.]", "-", e.label)
-        path = path.with_suffix(f".{label}.{e.seed}{path.suffix}")
-    return path
 
 
 def run_one(e: Experiment, words: Words) -> "History":
@@ -238,16 +193,16 @@ def run_one(e: Experiment, words: Words) -> "History":
         e.rounds,
         engine=words.engine,
         threads=e.threads,
-        checkpoint=file_of(words.checkpoint, words, e),
+        checkpoint=words.checkpoint or None,
         progress=not words.no_progress,
         **asdict(e.settings),
     )
-    if path := file_of(words.save, words, e):
-        save(history, task, path)
+    if words.save:
+        save(history, task, words.save)
     return history
 
 
-def save(history: "History", task: Any, path: Path) -> None:
+def save(history: "History", task: Any, path: str) -> None:
     """The trained network's tensors, and what one has to know to use them."""
     from ..checkpoint import contiguous, write_tensors
     from ..files import to_json
@@ -256,59 +211,36 @@ def save(history: "History", task: Any, path: Path) -> None:
     names = ("classes", "mean", "std", "names")
     metadata = {name: to_json(getattr(task.source, name)) for name in names}
     metadata["network"] = to_json(title_of(task.network_name))
-    metadata["shape"] = to_json(task.shape)
-    metadata["method"] = history.method
-    state = history.network().state_dict()
-    floats = {name: t for name, t in state.items() if t.is_floating_point()}
-    write_tensors(path, contiguous(floats), metadata)
+    write_tensors(path, contiguous(history.network().state_dict()), metadata)
 
 
-def report(
-    runs: list[Experiment],
-    histories: list["History"],
-    words: Words,
-    speeds: dict[str, Any],
-) -> None:
+def report(runs: list[Experiment], histories: list["History"], words: Words) -> None:
     """Print the table, and write the files that were asked for."""
     from ..files import to_json, write_text
-    from .results import provenance
+    from .results import provenance, summary
 
     origin = provenance()
     labels: dict[str, list[History]] = {}
     for e, history in zip(runs, histories, strict=True):
-        rate = {} if e.lr is None else {"lr": e.lr}
-        history.meta["options"] = {**e.options, **rate, "method": e.method}
-        history.meta |= {"label": e.label, "provenance": origin}
+        history.meta |= {"label": e.label, "partition": e.partition}
+        history.meta["provenance"] = origin
         labels.setdefault(e.label, []).append(history)
     data = [history.to_dict() for history in histories]
     text = to_json(data if len(data) > 1 else data[0], indent=1)
     if words.out and words.out != "-":
         write_text(words.out, text + "\n")
-    print(text if words.out == "-" else table(labels, speeds))
+    if words.out == "-":
+        print(text)
+    elif find_spec("pandas"):
+        print(summary(labels).to_string())
+        print(f"measure: {histories[0].measure}")
+    else:
+        print(*histories, sep="\n")
     if words.plot:
         from .. import plot
 
-        names = list(labels)
-        axes: Any = plot.compare(labels.values(), "bytes", labels=names)
+        axes: Any = plot.compare(labels.values(), "bytes", labels=list(labels))
         axes.figure.savefig(words.plot, dpi=150)
-
-
-def table(labels: dict[str, list["History"]], speeds: dict[str, Any]) -> str:
-    """What each label reached and cost, with minutes on a link."""
-    from .. import link
-    from .results import spread, summary
-
-    if not find_spec("pandas"):
-        return "\n".join(repr(history) for runs in labels.values() for history in runs)
-    frame = summary(labels)
-    for label, runs in labels.items():
-        frame.loc[label, "seconds"] = spread([h.seconds.sum() for h in runs], ".1f")
-        if speeds:
-            minutes = [link.time(h, **speeds)[-1] / 60 for h in runs]
-            frame.loc[label, "minutes"] = spread(minutes, ".4g")
-    measures = {h.measure for runs in labels.values() for h in runs}
-    notes = [f"accuracy: {name}" for name in sorted(measures - {"accuracy"})]
-    return "\n".join([frame.to_string(), *notes])
 
 
 # ---- the other commands --------------------------------------------------------------
@@ -318,15 +250,9 @@ def cost(words: Words) -> None:
     """Count what each method would send for a network of your own, untrained."""
     from ..costs import cost as count
 
-    if words.input is None:
-        raise ValueError(
-            "fedlearn cost needs a sample's shape, such as --input 3x32x32."
-        )
-    names = [name for name in words.methods.split(",") if name]
     costs = count(
         words.network,
         words.input,
-        "all" if "all" in names else names,
         clients=words.clients,
         rounds=words.rounds,
         link=words.link,
@@ -351,33 +277,32 @@ def check(words: Words) -> int:
     from . import ledger
 
     papers = {claim["paper"]: None for claim in ledger.load()}
-    if words.paper is not None:
+    if words.paper:
         pick(words.paper, papers, "paper in the ledger")
-    entries = ledger.audit(words.paper, strict=False)
+    entries = ledger.audit(words.paper or None)
     print(ledger.report(entries))
     return int(any(entry.problem for entry in entries))
 
 
 def reproduce(words: Words) -> None:
-    """Do the runs behind a table or figure of the papers, and print what is stored of
-    it.
+    """Do the runs behind a table or figure of the papers, and print them.
 
     What is stored is left alone, and what was stopped goes on. New runs are kept in
     runs/ below the working directory, a file each, until `fedlearn pack` puts them
     beside the book's."""
-    from ..data.images import missing
     from . import recipes
 
-    choice = {"only": words.only, "seeds": words.seed or (), "split": words.partition}
-    choice["device"] = words.device
+    choice = {
+        "device": words.device,
+        "row": words.only,
+        "partition": words.partition,
+        "seed": words.seed,
+    }
     if words.plan:
         frame = recipes.plan(words.recipe, words.scale, **choice)
         whole = frame[frame["kind"] == "run"]
-        counts = f"{len(whole)} runs, {whole['stored'].sum()} stored"
         print(frame.to_string(index=False))
-        for text in missing(whole.loc[~whole["stored"], "data"].unique()):
-            print(f"missing: {text}")
-        print(f"{counts} in {frame['hours'].sum():.1f} hours")
+        print(f"{len(whole)} runs, {whole['stored'].sum()} stored")
         return
     frame = recipes.reproduce(
         words.recipe, words.scale, words.jobs, not words.no_progress, **choice
@@ -397,14 +322,13 @@ def classroom(words: Words) -> None:
     from ..book import classroom
 
     kind = getattr(words, "for")
-    seed_from = words.seed_from or ""
     files = classroom.make(
         words.folder,
         words.out,
         words.force,
         kind,
         words.instructor,
-        seed_from,
+        words.seed_from,
     )
     print(f"{len(files)} files in {words.out}; its README.md says how students begin.")
     if words.instructor:
@@ -414,7 +338,7 @@ def classroom(words: Words) -> None:
 
 # each command and the table of its arguments
 COMMANDS: dict[str, tuple[Callable[[Words], int | None], str]] = {
-    "run": (run, EXPERIMENTS),
+    "run": (compare, EXPERIMENTS),
     "compare": (compare, EXPERIMENTS),
     "cost": (cost, COST),
     "methods": (methods, ""),
@@ -425,46 +349,36 @@ COMMANDS: dict[str, tuple[Callable[[Words], int | None], str]] = {
 }
 
 
-def usage() -> str:
-    """A line a command."""
-    lines = ["usage: fedlearn [-h] [--version] COMMAND ...", ""]
-    for name, (command, _) in COMMANDS.items():
-        lines.append(f"  {name:<13}{(command.__doc__ or '').splitlines()[0]}")
-    lines += ["", "fedlearn COMMAND --help lists its options. Example:"]
-    lines.append(
-        "fedlearn compare fedavg rpn --partition dirichlet:0.5 --out both.json"
+def parser() -> Parser:
+    """The parser of all commands."""
+    whole = Parser(
+        "fedlearn",
+        epilog="fedlearn COMMAND --help lists its options. Example: "
+        "fedlearn compare fedavg rpn --partition dirichlet:0.5 --out both.json",
     )
-    return "\n".join(lines)
-
-
-def parse(words: Sequence[str]) -> tuple[Callable[[Words], int | None], Words]:
-    """The command and what was typed for it."""
-    if not words:
-        raise ValueError(
-            f"fedlearn takes a command: {', '.join(COMMANDS)} (see fedlearn --help)."
+    whole.add_argument("--version", action="version", version=f"fedlearn {__version__}")
+    commands = whole.add_subparsers(metavar="COMMAND", required=True)
+    for name, (command, table) in COMMANDS.items():
+        text = inspect.getdoc(command) or ""
+        one = commands.add_parser(
+            name, description=text, help=text.splitlines()[0], allow_abbrev=False
         )
-    name, *words = words
-    command, table = pick(name, COMMANDS, "command")
-    parser = Parser(f"fedlearn {name}", description=command.__doc__, allow_abbrev=False)
-    if table is EXPERIMENTS:
-        parser.add_experiment()
-    parser.add_table(table)
-    return command, parser.read(words)
+        one.set_defaults(command=command)
+        if table is EXPERIMENTS:
+            one.add_experiment()
+        one.add_table(table)
+    return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
     """The command ``fedlearn`` -> its exit status. Errors are printed as one
     sentence."""
-    words = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a code page may lack letters
     try:
-        if words and words[0] in ("-h", "--help", "--version"):
-            print(f"fedlearn {__version__}" if words[0] == "--version" else usage())
-            return 0
-        command, typed = parse(words)
-        return command(typed)
+        words = parser().parse_args(argv)
+        return words.command(words)
     except BrokenPipeError:  # such as of `head`
         sys.stdout = None
         return 0

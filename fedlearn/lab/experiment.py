@@ -106,8 +106,6 @@ class Experiment(Settings):
         super().__post_init__()
         check_whole("rounds", self.rounds)
         check_whole("seed", self.seed, minimum=0)
-        if not isinstance(self.options, dict):
-            raise ValueError(f"options must be a dict, not {self.options!r}.")
         if self.lr is not None and "lr" in self.options:
             raise ValueError("lr is stated twice: state lr, or the method's option lr.")
         for name in ("augment", "metrics"):
@@ -173,15 +171,10 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def read_value(text: str) -> Any:
-    """A Python literal that JSON can hold, a number such as inf, or else the text
-    itself."""
+    """A Python literal that JSON can hold, or else the text itself."""
     try:
         value = ast.literal_eval(text)
         json.dumps(value)
         return value
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        pass
-    try:
-        return float(text)
-    except ValueError:
         return text

@@ -2,12 +2,10 @@
 (``data/<chapter>/recipes.yaml``), at one of three scales. ``reproduce`` does those that
 are not stored."""
 
-import inspect
 import math
 import os
 import platform
 import re
-import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -25,7 +23,7 @@ from ..data import data_path
 from ..errors import check_whole, extra, pick
 from ..files import read_yaml, to_json, write_text
 from ..history import History
-from ..methods import METHODS, fed_repopt_search
+from ..methods.fed_repopt_search import repopt_search
 from ..models.repopt import Scales
 from ..tasks import find_device
 from . import results
@@ -46,11 +44,6 @@ PAPERS = {recipe["paper"]: None for recipe in RECIPES.values()}
 SCALES = ("quick", "small", "full")
 MACHINE = ("device", "threads", "precision")  # fields that do not change the key
 SEARCHED = ("dataset", "train", "seed")  # the data of a search
-NETWORKS = {  # of recipes that name none; else cifar_cnn
-    "digits": "digits_cnn",
-    "mnist": "mcmahan_cnn",
-    "fashion_mnist": "mcmahan_cnn",
-}
 # The seed of a recipe's trials is this number plus the recipe's first seed. No run has it.
 TRIAL_SEED = 1000
 ROW = ("method", "but", "scales", "tune")  # entries of a row that are no options
@@ -59,7 +52,7 @@ Key = tuple[str, str]  # a file of stored runs, and the hash of an experiment
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a recipe, or a trial or search that a run needs.
+    """A run of a recipe, or a trial that a run needs.
 
     Parameters
     ----------
@@ -70,7 +63,7 @@ class Run:
     experiment : Experiment
         The run in plain values.
     kind : str
-        "run", "trial" or "search".
+        "run" or "trial".
     engine : str
         Where clients train.
     but : dict
@@ -81,8 +74,6 @@ class Run:
         The option that is chosen by trials.
     trials : tuple of Run
         Short runs on validation images, a value of the option each.
-    command : tuple of str
-        The words that repeat the run.
     """
 
     folder: str
@@ -94,14 +85,10 @@ class Run:
     search: dict[str, Any] = field(default_factory=dict)
     tuned: str = ""
     trials: tuple["Run", ...] = ()
-    command: tuple[str, ...] = ()
 
     @property
     def entry(self) -> Line:
         """The experiment of the stored line, without defaults and the machine."""
-        if self.kind == "search":
-            network = self.experiment.network
-            return {"method": "search", "network": network, **self.search}
         default = asdict(Experiment())
         line = {}
         for name, value in asdict(self.experiment).items():
@@ -112,8 +99,9 @@ class Run:
             line["but"] = self.but
         if self.kind == "trial":
             line["short"] = True
-        for search in self.searches:
-            line["scales"] = search.entry
+        if self.search:
+            network = self.experiment.options["network"]
+            line["scales"] = {"method": "search", "network": network, **self.search}
         return line
 
     @cached_property
@@ -134,22 +122,6 @@ class Run:
             "partition": e.partition,
             "seed": e.seed,
         }
-
-    @property
-    def searches(self) -> list["Run"]:
-        """The search that finds the run's scales, if it needs one."""
-        if not self.search or self.kind == "search":
-            return []
-        network = self.experiment.options["network"]
-        e = Experiment(
-            method="fed_repopt",
-            network=network,
-            clients=1,
-            device=self.experiment.device,
-            **{n: v for n, v in self.search.items() if n in SEARCHED},
-        )
-        search = Run(self.folder, f"search {network}", e, "search")
-        return [replace(search, search=self.search, command=self.command)]
 
     def method(self, **options: Any) -> Method:
         """The method; ``options`` replace its own."""
@@ -177,42 +149,31 @@ def results_folder(name: str, scale: str) -> str:
 def runs(
     recipe: str | None = None,
     scale: str = "quick",
-    only: Iterable[str] = (),
-    seeds: Iterable[int] = (),
-    split: Iterable[str] = (),
     device: str = "cpu",
+    **choice: Iterable[Any],
 ) -> list[Run]:
     """The runs of a recipe, of a paper's recipes, or of all, each once.
 
-    ``only`` (labels of rows), ``seeds`` and ``split`` (partitions) select some of them.
+    ``choice`` selects some of them, such as ``row=["FedAvg"], seed=[0]``.
     """
     pick(scale, dict.fromkeys(SCALES), "scale")
     if recipe is not None:
         pick(recipe, PAPERS | RECIPES, "paper or recipe")
-    device = device if device.startswith("cuda") else str(find_device(device))
-    machine = {"device": device}
-    if device.startswith("cuda") and scale == "full":
-        machine["precision"] = "bf16"
     listed: dict[Key, Run] = {}
-    reasons = []
     for name, entry in RECIPES.items():
-        if recipe not in (None, name, entry["paper"]):
-            continue
-        if scale not in entry:
-            reasons.append(entry["without"][scale])
+        if recipe not in (None, name, entry["paper"]) or scale not in entry:
             continue
         common = {
             "folder": results_folder(entry.get("folder", entry["paper"]), scale),
-            "command": ("fedlearn", "reproduce", name, "--scale", scale),
             "first": entry[scale]["seeds"][0],
+            "device": str(find_device(device)),
         }
         for block in entry[scale]["runs"]:
-            for run in runs_of(block | machine | common, entry[scale]["seeds"]):
+            for run in runs_of(block | common, entry[scale]["seeds"]):
                 listed.setdefault(run.key, run)
     if not listed:
-        why = "; ".join(reasons)
-        raise ValueError(f"{recipe} has no runs of scale {scale}: {why}.")
-    return select(list(listed.values()), row=only, partition=split, seed=seeds)
+        raise ValueError(f"{recipe} has no runs of scale {scale}.")
+    return select(list(listed.values()), **choice)
 
 
 def select(runs: list[Run], **choices: Iterable[Any]) -> list[Run]:
@@ -238,19 +199,11 @@ def runs_of(block: Line, seeds: list[int]) -> list[Run]:
 def run_of(block: Line, label: str, partition: str, seed: int) -> Run:
     """The run of a row."""
     row = block["rows"][label]
-    signature = inspect.signature(METHODS[row["method"]]).parameters
-    options = {n: v for n, v in block.get("all", {}).items() if n in signature}
-    for name, value in row.items():
-        if name not in ROW:
-            options[name] = value
+    options = block.get("all", {}) | {n: v for n, v in row.items() if n not in ROW}
     names = {f.name for f in fields(Experiment)}
     values = {n: v for n, v in block.items() if n in names}
     values |= {"method": row["method"], "options": options}
     values |= {"partition": partition, "seed": seed}
-    if "task" not in values:
-        dataset = values.get("dataset", "digits")
-        values.setdefault("network", NETWORKS.get(dataset, "cifar_cnn"))
-    words = ("--only", label, "--partition", partition, "--seed", str(seed))
     on_gpu = block["device"].startswith("cuda")
     run = Run(
         block["folder"],
@@ -259,7 +212,6 @@ def run_of(block: Line, label: str, partition: str, seed: int) -> Run:
         engine=block.get("engine", "auto" if on_gpu else "sequential"),
         but=row.get("but", {}),
         search=row.get("scales", {}),
-        command=(*block["command"], *words),
     )
     return with_trials(run, block) if block.get("tune") else run
 
@@ -290,12 +242,10 @@ def with_trials(run: Run, block: Line) -> Run:
     return replace(run, trials=tuple(trials))
 
 
-def with_needs(runs: Iterable[Run]) -> dict[Key, Run]:
-    """Searches, trials and runs by their keys, each after those that it needs."""
-    runs = list(runs)
+def trials_first(runs: list[Run]) -> dict[Key, Run]:
+    """Trials and runs by their keys, each after those that it needs."""
     trials = [trial for run in runs for trial in run.trials]
-    searches = [search for run in (*trials, *runs) for search in run.searches]
-    return {run.key: run for run in (*searches, *trials, *runs)}
+    return {run.key: run for run in (*trials, *runs)}
 
 
 def stored(runs: Iterable[Run]) -> dict[Key, Line]:
@@ -318,12 +268,12 @@ def stored(runs: Iterable[Run]) -> dict[Key, Line]:
 def plan(
     recipe: str | None = None, scale: str = "quick", **choice: Any
 ) -> "pandas.DataFrame":
-    """A row for each run that ``reproduce`` would do or find, and for each trial and
-    search: the columns of ``Run.row``, ``stored``, and ``hours`` of what is stored."""
+    """A row for each run that ``reproduce`` would do or find, and for each trial: the
+    columns of ``Run.row``, ``stored``, and ``hours`` of what is stored."""
     with extra("plot"):
         import pandas
 
-    listed = with_needs(runs(recipe, scale, **choice))
+    listed = trials_first(runs(recipe, scale, **choice))
     lines = stored(listed.values())
     rows = []
     for key, run in listed.items():
@@ -342,11 +292,9 @@ def make(run: Run, origin: dict[str, str], progress: bool | None = None) -> None
     path = results.RECENT / folder / f"{name}.json"
     checkpoint = path.with_suffix(".checkpoint")
     began = time.monotonic()
-    do = search if run.kind == "search" else train
-    line = do(run, checkpoint, progress)
+    line = train(run, checkpoint, progress)
     seconds = time.monotonic() - began
     line["meta"]["provenance"] = origin | {
-        "command": shlex.join(run.command),
         "hardware": hardware(run.experiment.device),
         "seconds": f"{seconds:.1f}",
     }
@@ -360,10 +308,10 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
     """The history of a run, with the best value of its trials and the scales of its
     search."""
     e = run.experiment
-    lines = stored([run])
-    options = {}
+    options: Line = {}
     meta: Line = {"label": run.label}
     if run.trials:
+        lines = stored([run])
         accuracy = {}
         for trial in run.trials:
             history = History.from_dict(lines[trial.key])
@@ -372,10 +320,8 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
         options[run.tuned] = best(accuracy)
         meta |= {"tuned": {run.tuned: accuracy}, "chosen_on": "validation"}
     meta["options"] = {"method": e.method, **e.options, **options}
-    for need in run.searches:
-        scales = lines[need.key]["scales"]
-        tensors = {name: torch.tensor(values) for name, values in scales.items()}
-        options["scales"] = Scales(tensors)
+    if run.search:
+        options["scales"] = search(run)
     task = e.make_task()
     history = federate(
         run.method(**options),
@@ -387,8 +333,6 @@ def train(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
         progress=progress,
         **asdict(e.settings),
     )
-    if task.source.note:
-        meta["note"] = task.source.note
     history.meta |= meta
     return history.to_dict()
 
@@ -403,17 +347,16 @@ def best(accuracy: dict[Any, float]) -> Any:
     return max(finite, key=finite.__getitem__)
 
 
-def search(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
-    """The scales that the server's search finds."""
-    task = run.experiment.make_task()
-    scales = fed_repopt_search.repopt_search(
-        task,
-        network=run.experiment.network,
-        checkpoint=checkpoint,
-        **{n: v for n, v in run.search.items() if n not in SEARCHED},
-    )
-    note = {"note": task.source.note} if task.source.note else {}
-    return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
+def search(run: Run) -> Scales:
+    """The scales that the server's search finds, or found: its checkpoint stays."""
+    entry = run.entry["scales"]
+    options = dict(run.search)
+    data = {name: options.pop(name) for name in SEARCHED if name in options}
+    network = entry["network"]
+    device = run.experiment.device
+    e = Experiment(network=network, clients=1, device=device, **data)
+    path = results.RECENT / run.folder / f"{results.hash_of(entry)}.search"
+    return repopt_search(e.make_task(), network=network, checkpoint=path, **options)
 
 
 def hardware(device: str) -> str:
@@ -433,24 +376,22 @@ def reproduce(
     progress: bool | None = None,
     **choice: Any,
 ) -> "pandas.DataFrame":
-    """Do the runs that ``runs`` lists and nobody stored: searches, then trials, then
-    the runs. Return the summary of the stored runs.
+    """Do the runs that ``runs`` lists and nobody stored, their trials first. Return the
+    summary of the stored runs.
 
     An error ends it, and so does Ctrl-C; the same call goes on from there."""
-    with extra("plot"):
-        import pandas  # noqa: F401  before hours of runs, not after
     with extra("lab"):
         from joblib import Parallel, delayed
 
     check_whole("jobs", jobs)
     listed = runs(recipe, scale, **choice)
     lines = stored(listed)
-    todo = with_needs(run for run in listed if run.key not in lines)
+    todo = trials_first([run for run in listed if run.key not in lines])
     todo = {key: run for key, run in todo.items() if key not in lines}
     for run in {run.row["data"]: run for run in todo.values()}.values():
         run.experiment.make_task()  # data are fetched once, before several processes
     origin = results.provenance()
-    for kind in ("search", "trial", "run"):
+    for kind in ("trial", "run"):
         Parallel(jobs)(
             delayed(make)(run, origin, progress if jobs == 1 else False)
             for run in todo.values()

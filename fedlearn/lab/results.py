@@ -1,8 +1,8 @@
 """Stored runs and their tables.
 
 A line of ``data/<chapter>/results/<name>.jsonl.gz`` is a run: its experiment, the hash
-of the experiment, and its history, or the scales that FedRepOpt's search found. New runs
-are single files in ``runs/<name>/`` below the working directory, until ``fedlearn pack``
+of the experiment, and its history (or scales of FedRepOpt, which older recipes stored).
+New runs are single files in ``runs/<name>/`` below the working directory, until ``fedlearn pack``
 moves them into ``data``.
 """
 
@@ -10,20 +10,18 @@ import gzip
 import hashlib
 import json
 import math
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from datetime import date
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..data import data_path
-from ..data import partition as partitions
 from ..errors import extra
 from ..files import to_json, write_atomically
 from ..history import COLUMNS, MEASURES, History
@@ -97,11 +95,7 @@ def write(path: Path, lines: Iterable[Line]) -> None:
     text = "".join(to_json(line) + "\n" for line in lines)
     data = gzip.compress(text.encode(), mtime=0)
     write_atomically(path, lambda part: part.write_bytes(data))
-
-
-@lru_cache
-def _read_once(path: Path, changed: int) -> list[Line]:
-    return read(path)
+    packed.cache_clear()
 
 
 def packed_file(name: str) -> Path:
@@ -110,11 +104,12 @@ def packed_file(name: str) -> Path:
     return data_path(chapter, "results", name + PACKED)
 
 
+@cache
 def packed(name: str) -> list[Line]:
     """The book's runs with that name, such as "rpn_digits"; none if there is no such
     file."""
     path = packed_file(name)
-    return _read_once(path, path.stat().st_mtime_ns) if path.exists() else []
+    return read(path) if path.exists() else []
 
 
 def recent(name: str) -> dict[Path, Line]:
@@ -144,11 +139,16 @@ def load(name: str | Path) -> list[History]:
 
 def histories(lines: Iterable[Line]) -> list[History]:
     """The histories of lines, without searches and trials."""
-    return [
-        History.from_dict(line)
-        for line in lines
-        if "scales" not in line and not line.get("experiment", {}).get("short")
-    ]
+    runs = []
+    for line in lines:
+        experiment = line.get("experiment")
+        if experiment is None:
+            runs.append(History.from_dict(line))
+        elif "rows" in line and "short" not in experiment:
+            history = History.from_dict(line)
+            history.meta["partition"] = experiment.get("partition", "iid")
+            runs.append(history)
+    return runs
 
 
 # ---- tables --------------------------------------------------------------------------
@@ -162,9 +162,9 @@ def tables(
     The first has a row a run: ``label``, ``method``, ``dataset``, ``partition``,
     ``clients``, ``network``, ``seed``, ``last test``, ``last quarter`` (mean of the
     tests in the last quarter of the rounds), ``chosen on`` ("test" or "validation"
-    images, if an option was chosen), ``hours``, ``commit``, ``hardware``, ... The
-    second has a row a round of the ``run`` with that index: ``round``, ``accuracy``,
-    ``bytes_up``, ...
+    images, if an option was chosen), ``commit``, ``hardware``, ... The second has a
+    row a round of the ``run`` with that index: the columns of a history, where
+    ``clients`` counts them.
 
     >>> runs, rounds = tables(load("rpn_digits"))
     >>> len(rounds) == int(runs["rounds"].sum())
@@ -173,10 +173,8 @@ def tables(
     with extra("plot"):
         import pandas
 
-    files: dict[str, Iterable[History]] = {}
-    if runs is not None:
-        files[""] = runs
-    else:
+    files: dict[str, Iterable[History]] = {"": runs or []}
+    if runs is None:
         for path in sorted(data_path().glob(f"*/results/*{PACKED}")):
             name = path.name.removesuffix(PACKED)
             files[name] = load(name)
@@ -184,7 +182,9 @@ def tables(
     second = []
     for file, histories in files.items():
         for history in histories:
-            second += [{"run": len(first), **row} for row in round_rows(history)]
+            for row in history.rows:
+                count = len(row["clients"])
+                second.append({"run": len(first), **row, "clients": count})
             first.append({"file": file, **run_row(history)})
     return pandas.DataFrame(first), pandas.DataFrame(second)
 
@@ -193,59 +193,25 @@ def run_row(h: History) -> Line:
     """The row of a run."""
     meta = h.meta
     task = meta["task"]
-    origin = meta.get("provenance", {})
-    unseeded = {name: value for name, value in task.items() if name != "seed"}
-    names = [meta.get("parts"), meta.get("label"), h.method]
     row = {
-        # a hash of the run without its seed
-        "alike": hash_of({"": str([unseeded, meta.get("settings"), len(h), *names])}),
-        "label": meta.get("label") or h.method,
-        "method": meta.get("options", {}).get("method", h.method),
+        "label": meta.get("label", h.method),
+        "method": h.method,
         "task": task.get("task", "classification"),
         "dataset": task["dataset"],
-        "partition": split_text(task["partition"]),
+        "partition": meta.get("partition", task["partition"]),
         "clients": task["clients"],
         "network": str(task.get("network")),
-        "seed": task.get("seed", 0),
+        "seed": task["seed"],
         "rounds": len(h),
         "measure": h.measure,
         **h.reached,
         "chosen on": h.chosen_on,
-        "loss": h.final["loss"],
+        **meta.get("provenance", {}),
     }
     for name, value in h.final.items():
         if name not in COLUMNS and isinstance(value, float):
             row[name] = value
-    row["hours"] = float(origin.get("seconds") or h.seconds.sum()) / 3600
-    for name in ("commit", "date", "hardware", "command"):
-        row[name] = origin.get(name, "")
     return row
-
-
-def round_rows(h: History) -> list[Line]:
-    """The rows of a run's rounds: their numbers, and how many clients took part and
-    were refused."""
-    rows = []
-    for row in h.rows:
-        numbers = {k: v for k, v in row.items() if isinstance(v, int | float | None)}
-        counts = {name: len(row.get(name, ())) for name in ("clients", "refused")}
-        rows.append(numbers | counts)
-    return rows
-
-
-@lru_cache
-def split_text(text: str) -> str:
-    """A partition as people type it: "Dirichlet(alpha=0.5, min_samples=1)" is
-    "dirichlet:0.5". Other texts are returned as they are."""
-    names = {make.__name__: name for name, (make, *_) in partitions.PARTS.items()}
-    call = re.match(r"(\w+)\((?:\w+='?([^',)]+))?", text)
-    if call is None or call[1] not in names:
-        return text
-    typed = names[call[1]] + (f":{call[2]}" if call[2] else "")
-    try:
-        return typed if repr(partitions.parse(typed)) == text else text
-    except ValueError:  # a table that is not here
-        return text
 
 
 # ---- several runs together -----------------------------------------------------------
@@ -318,7 +284,6 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
 def summary(
     runs: Mapping[str, History | list[History]],
     target: float | None = None,
-    megabytes: float | None = None,
 ) -> "pandas.DataFrame":
     """What each method reached and what it cost.
 
@@ -329,8 +294,6 @@ def summary(
         as mean ± standard deviation.
     target
         A test accuracy, 0 to 1: rounds and megabytes until it is reached get columns.
-    megabytes
-        A budget: the accuracy within it gets a column.
 
     Returns
     -------
@@ -353,9 +316,6 @@ def summary(
         row: dict[str, Any] = {"rounds": len(group[0])}
         for name in MEASURES:
             row[name] = spread([h.reached[name] for h in group])
-        if megabytes is not None:
-            within = [h.accuracy_at(megabytes) for h in group]
-            row[f"accuracy at {megabytes:.1f} MB"] = spread(within)
         if target is not None:
             rounds = [h.rounds_to(target) for h in group]
             row[f"rounds to {target:.0%}"] = spread(rounds, ".1f")

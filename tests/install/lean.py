@@ -23,8 +23,6 @@ for words in (
         "rpn",
         "fed_kgf",
         *small,
-        "--link",
-        "LTE",
         "--seed",
         "0",
         "1",
@@ -37,6 +35,7 @@ for words in (
 LACKS = {
     "lab": [
         lambda: main(["compare", "fedavg", "rpn", *small, "--jobs", "2"]),
+        lambda: main(["reproduce", "rpn_table1"]),
     ],
     "coding": [
         lambda: fl.run(fl.methods.fedpm(), task, rounds=1),
@@ -50,7 +49,6 @@ LACKS = {
         fl.results.tables,
         lambda: fl.results.paired({0: 1.0}, {0: 2.0}),
         lambda: main(["compare", "fedavg", "rpn", *small, "--plot", "curves.png"]),
-        lambda: main(["reproduce", "rpn_table1"]),
     ],
     "data": [
         lambda: main(["run", "fedavg", "--dataset", "cifar10"]),

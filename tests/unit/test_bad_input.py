@@ -62,19 +62,18 @@ def nothing_trains(monkeypatch, folder):
 
 
 REFUSED = """
-    rnu fedavg ~ Did you mean 'run'
-    run fedavg --patition iid ~ Did you mean '--partition'
+    rnu fedavg ~ 'run'
+    run fedavg --patition iid ~ --patition
     run fedawg ~ Did you mean 'fedavg'
     run rpn --option shear=1 ~ Did you mean 'share'
     compare fedavg rpn --option shear=1 ~ option of fedavg 'shear'
     compare fedavg fedavg ~ of its own
-    compare fedavg:lr=0.1/0.3 --lr 0.2 ~ lr is stated twice
+    compare fedavg:lr=0.1 --lr 0.2 ~ lr is stated twice
     compare fedavg --jobs 0 ~ jobs
-    compare fedavg --link 4G ~ LoRaWAN
+    cost mlp --input 4 --link 4G ~ LoRaWAN
     run fedavg --out leaf ~ leaf is a folder
     run fedavg --out . ~ . is a folder
     run fedavg --plot mine.py/x.png ~ mine.py is no folder
-    run fedavg --plot x.pmg ~ Did you mean 'png'
     run mine.py:need ~ Did you mean 'needy'
     run mine.py:nothing ~ not a fedlearn.Method
     run no.such:method ~ ModuleNotFoundError
@@ -98,6 +97,8 @@ REFUSED = """
     run fedavg --dataset digits --clients word ~ users=
     run fedavg --dataset mine.py:fine --network mine.py:needy ~ cannot be built
     run fedavg --save model.pt ~ model.safetensors
+    compare fedavg rpn --checkpoint c ~ single run
+    cost mlp ~ --input
     run fedavg --checkpoint /dev/null ~ name a file
     run fedavg --dataset mine.py:fine --clients users --train 10 ~ neither partition nor train
     run fedavg --dataset mine.py:fine --network mcmahan_cnn ~ cannot be built

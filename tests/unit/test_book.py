@@ -125,13 +125,9 @@ def test_summary(histories):
     average = histories["fedavg"]
     pooled = histories["rpn"]
     runs = {"FedAvg": [average, average], "RPN": pooled}
-    rows = fl.summary(runs, target=2.0, megabytes=pooled.megabytes[-1])
+    rows = fl.summary(runs, target=2.0)
     assert rows.loc["FedAvg", "last test"].endswith("± 0.000")
     assert rows.loc["RPN", "rounds to 200%"] == "not reached"
-    assert rows.loc["RPN"].iloc[3] == f"{pooled.final['accuracy']:.3f}"
-    assert rows.loc["FedAvg"].iloc[3] == "not reached", (
-        "one dense round costs more than two pooled"
-    )
     assert float(rows.loc["RPN", "MB up"]) == round(pooled.bytes_up.sum() / 1e6, 2)
 
 

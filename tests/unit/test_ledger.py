@@ -35,11 +35,12 @@ def test_entries_have_their_keys_and_read_claims_of_their_own_paper():
 
 def test_every_entry_is_what_its_recomputation_says():
     before = torch.get_rng_state()
-    results = claims.audit()  # which raises ValueError otherwise
+    results = claims.audit()
     assert torch.equal(torch.get_rng_state(), before), (
         "what is drawn has a seed of its own"
     )
     assert Counter(r.claim["paper"] for r in results) == ENTRIES
+    assert not [r.problem for r in results if r.problem]
     for r in results:
         reading = "reading_of" in r.claim
         assert (r.verdict == "rejected") <= reading
@@ -61,9 +62,7 @@ def test_every_entry_is_what_its_recomputation_says():
 )
 def test_a_corrupted_entry_is_reported(name, change):
     [claim] = [deepcopy(c) | change for c in LEDGER if c["id"] == name]
-    with pytest.raises(ValueError, match=name):
-        claims.audit(claims=[claim])
-    assert "LEDGER WRONG" in claims.report(claims.audit(claims=[claim], strict=False))
+    assert "LEDGER WRONG" in claims.report(claims.audit(claims=[claim]))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,6 @@ def test_a_corrupted_entry_is_reported(name, change):
         ("1.4", 1.3868, "rounding"),
         ("1.40", 1.3868, "inconsistent"),
         ("44", 44.99, "rounding"),  # cut
-        ("-44", -44.99, "rounding"),  # towards zero
         ("39", (38.7, 39.74, 40.8), "rounding"),
         (True, True, "matches"),
         (None, 3, "not derivable"),

@@ -1,4 +1,4 @@
-"""Bytes to minutes: the link model, and what it refuses; the table of several runs."""
+"""Bytes to minutes: the link model, and what it refuses."""
 
 import math
 
@@ -7,7 +7,6 @@ import pytest
 
 import fedlearn as fl
 from fedlearn import link
-from fedlearn.lab.cli import table
 
 
 def history(rounds=3, clients=2, up=1000, down=3000, seconds=4.0):
@@ -55,13 +54,3 @@ def test_a_round_is_the_sum_of_its_parts():
 def test_speeds_out_of_range_are_refused(wrong, noun):
     with pytest.raises(ValueError, match=noun):
         link.time(history(), **{"up": 1e3, "down": 1e3} | wrong)
-
-
-def test_the_table_has_minutes_where_there_is_a_link():
-    runs = {"a": [history(), history(seconds=8.0)], "b": [history(up=1)]}
-    speeds = {"up": 1e3, "down": 2e3}
-    minutes = np.mean([link.time(h, **speeds)[-1] for h in runs["a"]]) / 60
-    head, _, first, *_ = table(runs, speeds).splitlines()
-    assert "minutes" in head
-    assert "minutes" not in table(runs, {})
-    assert f"{minutes:.4g}" in first

@@ -89,10 +89,10 @@ def test_stored_runs_are_what_their_recipes_state():
 
 
 def test_the_key_is_of_the_experiment_and_not_of_the_machine():
-    one = {"only": ("FedAvg",), "seeds": (0,), "split": ("iid",)}
+    one = {"row": ("FedAvg",), "seed": (0,), "partition": ("iid",)}
     [run] = recipes.runs("fed_kgf_figure3", "full", **one)
-    [on_gpu] = recipes.runs("fed_kgf_figure3", "full", **one, device="cuda")
-    assert on_gpu.experiment.precision == "bf16"
+    assert run.experiment.precision == "bf16"
+    on_gpu = replace(run, experiment=replace(run.experiment, device="cuda"))
     assert on_gpu.key == run.key
     longer = replace(run, experiment=replace(run.experiment, rounds=3))
     variants = [longer, replace(run, label="x"), replace(run, kind="trial")]
@@ -183,7 +183,7 @@ def test_missing_data_are_named_before_the_first_run(monkeypatch):
 )
 def test_stored_runs_come_out_again(recipe, row):
     """Their first rounds: bytes exactly, accuracies but for what another processor rounds."""
-    [run] = recipes.runs(recipe, only=(row,), seeds=(0,), split=("iid",))
+    [run] = recipes.runs(recipe, row=(row,), seed=(0,), partition=("iid",))
     short = replace(run, experiment=replace(run.experiment, rounds=2))
     recipes.make(short, {}, progress=False)
     again, before = (recipes.stored([r])[r.key] for r in (short, run))

@@ -30,9 +30,10 @@ def line_of(experiment, data):
 def test_a_row_a_run_and_a_row_a_round(tmp_path):
     history((0.1, 0.2, 0.3, 0.4, None, 0.6, 0.7)).to_json(tmp_path / "x.json")
     data = history(partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
+    split = {"partition": "dirichlet:0.5"}
     data["meta"]["tuned"] = {"lr": {"0.02": 0.5}}
     data["meta"]["options"] = {"lr": 0.02}
-    lines = [line_of({"rounds": 3}, data), line_of({"short": True}, data)]
+    lines = [line_of(split, data), line_of(split | {"short": True}, data)]
     results.write(tmp_path / "y.jsonl.gz", lines)
     paths = (tmp_path / name for name in ("x.json", "y.jsonl.gz"))
     runs, rounds = results.tables(h for path in paths for h in results.load(path))
@@ -41,7 +42,7 @@ def test_a_row_a_run_and_a_row_a_round(tmp_path):
     first, second = (row for _, row in runs.iterrows())
     assert (first["last test"], first["last quarter"]) == (0.7, pytest.approx(0.65))
     assert (first["chosen on"], second["chosen on"]) == ("", "test")
-    assert (first["partition"], second["partition"]) == ("iid", "dirichlet:0.5")
+    assert (first["partition"], second["partition"]) == ("Iid()", "dirichlet:0.5")
     assert rounds["bytes_down"].sum() == 30_000
 
 
@@ -93,6 +94,7 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.setattr(
         results, "packed_file", lambda name: tmp_path / f"{name}.jsonl.gz"
     )
+    results.packed.cache_clear()
     monkeypatch.chdir(tmp_path)
     block = {"partition": ["iid"], "rounds": 1, "train": 40, "test": 20, "clients": 2}
     block |= {"rows": {name: {"method": "fedavg"} for name in "ab"}}
