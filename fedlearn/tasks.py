@@ -612,8 +612,7 @@ def find_partition(partition: Any) -> partitions.Partition | None:
 
 
 def find_network(network: str | Callable, options: Mapping[str, Callable]) -> Callable:
-    """The function of a name; with "@FILE" the network starts from the weights in that
-    file."""
+    """The function of a name, or the function itself."""
     if isinstance(network, nn.Module):
         raise ValueError(
             "A network is a function (shape, classes) -> module, so every run begins "
@@ -622,11 +621,7 @@ def find_network(network: str | Callable, options: Mapping[str, Callable]) -> Ca
         )
     if callable(network):
         return network
-    if not isinstance(network, str):
-        return find(network, options, "network")
-    name, at, file = network.partition("@")
-    build = find(name, options, "network")
-    return models.starting_from(build, file) if at else build
+    return find(network, options, "network")
 
 
 def title_of(network: str | Callable) -> str:

@@ -413,7 +413,7 @@ def search(run: Run, checkpoint: Path, progress: bool | None = None) -> Line:
         **{n: v for n, v in run.search.items() if n not in SEARCHED},
     )
     note = {"note": task.source.note} if task.source.note else {}
-    return {"meta": note, "scales": {n: t.tolist() for n, t in scales.of.items()}}
+    return {"meta": note, "scales": {n: t.tolist() for n, t in scales.tensors.items()}}
 
 
 def hardware(device: str) -> str:

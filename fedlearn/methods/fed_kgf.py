@@ -22,7 +22,6 @@ from .. import rng
 from ..core import SGD, Averaging, Context, Model, Update, Uplink
 from ..errors import check_whole, pick, short
 from ..models.kernels import COPIES, Generated, represent
-from ..models.kernels import write_out as write_out
 from ..wire import Schema
 from .base import Subset
 

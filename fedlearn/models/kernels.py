@@ -174,17 +174,3 @@ def represent(
         layer.register_buffer("beta", torch.empty_like(replaced), persistent=False)
         layer.draw(seed, name, 0)
     return net
-
-
-def write_out(net: nn.Module) -> nn.Module:
-    """A copy with plain convolutions: the same function in evaluation mode."""
-    net = copy.deepcopy(net)
-    for layer in net.modules():
-        if type(layer) is _CONVOLUTION:
-            weight = layer.eval().weight.detach().clone()
-            bias = layer._parameters["bias"]
-            layer.__class__ = nn.Conv2d
-            layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
-            layer._buffers.clear()
-            layer._non_persistent_buffers_set.clear()
-    return net

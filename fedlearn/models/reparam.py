@@ -21,7 +21,13 @@ from torch import Tensor, nn
 from ..errors import pick
 from .cnn import Network, Residual, Shape, conv_bn, mean_head
 
-FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
+FORMS = {  # the layers of a block
+    "tr": "conv3 conv1 bn3 bn1 bn_id",
+    "csla": "conv3 conv1 s3 s1 s_id bn",
+    "search": "conv3 conv1 s3 s1 s_id bn",
+    "inf": "conv3 bn",
+    "deploy": "conv3",
+}
 
 
 class Scale(nn.Module):
@@ -64,29 +70,24 @@ class Branches(nn.Module):
         self.form = form
         self.size = (inputs, outputs, stride, scale, groups, pointwise)
         self.identity = inputs == outputs and stride == 1
-        scaled = form in ("csla", "search")
+        names = set(FORMS[form].split())
+        if not pointwise:
+            names -= {"conv1", "s1", "bn1"}
+        if not self.identity:
+            names -= {"s_id", "bn_id"}
         trained = form == "search"
-        tr = form == "tr"
         options = {"groups": groups, "bias": form == "deploy"}
         self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, **options)
-        self.conv1 = self.s3 = self.s1 = self.s_id = None
-        self.bn3 = self.bn1 = self.bn_id = self.bn = None
-        if pointwise and (tr or scaled):
+        self.conv1 = self.s_id = None
+        if "conv1" in names:
             self.conv1 = nn.Conv2d(inputs, outputs, 1, **options)
-        if scaled:
-            self.s3 = Scale(outputs, scale, trained)
-        if scaled and pointwise:
-            self.s1 = Scale(outputs, scale, trained)
-        if scaled and self.identity:
+        for name in ("s3", "s1"):
+            scales = Scale(outputs, scale, trained) if name in names else None
+            setattr(self, name, scales)
+        if "s_id" in names:
             self.s_id = Scale(outputs, 1.0, trained=True)
-        if tr:
-            self.bn3 = nn.BatchNorm2d(outputs)
-        if tr and pointwise:
-            self.bn1 = nn.BatchNorm2d(outputs)
-        if tr and self.identity:
-            self.bn_id = nn.BatchNorm2d(outputs)
-        if scaled or form == "inf":
-            self.bn = nn.BatchNorm2d(outputs)
+        for name in ("bn3", "bn1", "bn_id", "bn"):
+            setattr(self, name, nn.BatchNorm2d(outputs) if name in names else None)
 
     def branches(self) -> list[tuple]:
         """Convolution (None is x itself), scale and normalisation of each branch."""
@@ -222,16 +223,12 @@ def _repvgg(
     first at 1.
     """
     width, stride = stem
-    layers: list[nn.Module] = []
-    layers.append(Branches(form, in_shape[0], width, stride))
-    layers.append(nn.ReLU())
+    layers = [Branches(form, in_shape[0], width, stride), nn.ReLU()]
     for outputs, count, stride in stages:
-        layers.append(Branches(form, width, outputs, stride))
-        layers.append(nn.ReLU())
+        layers += [Branches(form, width, outputs, stride), nn.ReLU()]
         for i in range(1, count):
             scale = (2 / i) ** 0.5
-            layers.append(Branches(form, outputs, outputs, 1, scale))
-            layers.append(nn.ReLU())
+            layers += [Branches(form, outputs, outputs, 1, scale), nn.ReLU()]
         width = outputs
     return Network(nn.Sequential(*layers), mean_head(width, classes))
 
@@ -312,12 +309,9 @@ class SqueezeExcite(nn.Module):
         return x * self.body(x)
 
 
-def depthwise(channels: int, kernel: int, stride: int) -> nn.Sequential:
+def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
     """One kernel a channel, and batch normalisation."""
-    convolution, normalisation, _ = conv_bn(
-        channels, channels, kernel, stride, channels
-    )
-    return nn.Sequential(convolution, normalisation)
+    return conv_bn(channels, channels, kernel, stride, channels)[:2]
 
 
 def ghost_bottleneck(
@@ -336,10 +330,8 @@ def ghost_bottleneck(
     )
     if stride == 1 and inputs == outputs:
         return Residual(body)
-    shortcut = depthwise(inputs, kernel, stride)
-    convolution, normalisation, _ = conv_bn(inputs, outputs, 1)
-    shortcut.append(convolution)
-    shortcut.append(normalisation)
+    thin = depthwise(inputs, kernel, stride)
+    shortcut = nn.Sequential(*thin, *conv_bn(inputs, outputs, 1)[:2])
     return Residual(body, shortcut)
 
 

@@ -155,8 +155,8 @@ def detection(*args: Any, **options: Any) -> Detection:
         As of ``fl.tasks.classification``, by the class that fills most of an image;
         "objects" goes by their number.
     network
-        A name in ``fl.seeing.DETECTORS``, with "@FILE" behind it to start from the
-        weights in a file, or a function that makes a module with a ``head``.
+        A name in ``fl.seeing.DETECTORS``, or a function that makes a module with a
+        ``head``.
     metrics
         "per_class_ap", the average precision of each class, or functions of your own.
     clients, seed, train, test, device, validation
