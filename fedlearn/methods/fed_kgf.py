@@ -121,11 +121,11 @@ class Modules(Subset):
         groups = self.groups or min(count, len(ctx.participants))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
         longer = torch.randperm(groups, generator=generator) < count % groups
-        ends = (count // groups + longer.long()).cumsum(0).tolist()
+        sizes = (count // groups + longer.long()).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
         group = order[ctx.participants.index(ctx.client) % groups]
-        first = ends[group - 1] if group else 0
-        sent = {name for module in listed[first : ends[group]] for name in module}
+        chosen = torch.arange(count).split(sizes)[group]
+        sent = {name for i in chosen for name in listed[i]}
         return [name for name in names if name in sent]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import short
 from . import resnet
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .reparam import (
@@ -68,12 +69,6 @@ def check_tensors(name: str, net: nn.Module) -> None:
             f"{name} has a state_dict that leaves out, renames or copies {hidden}: by "
             "these names they are sent."
         )
-
-
-def one_line(error: Exception) -> str:
-    """An error in one line that is not endless."""
-    text = " ".join(str(error).split())
-    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:160]
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:
@@ -153,7 +148,7 @@ def multiply_adds(net: nn.Module, shape: Sequence[int] | Tensor) -> int:
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"This {type(net).__name__} does not take inputs of shape "
-            f"{list(x.shape[1:])} ({one_line(error)})."
+            f"{list(x.shape[1:])} ({short(error)})."
         ) from error
     finally:
         for hook in hooks:

@@ -51,8 +51,8 @@ class Scale(nn.Module):
 class Branches(nn.Module):
     """A sum of linear branches and batch normalisation, in one of the forms above.
 
-    ``scale`` is the first value of s_3 and s_1; ``pointwise`` says whether there is a
-    1 x 1 branch. A layer that the form does not have is None.
+    ``scale`` is the first value of s_3 and s_1. With several ``groups`` there is no 1 x 1
+    branch. A layer that the form does not have is None.
     """
 
     def __init__(
@@ -63,15 +63,14 @@ class Branches(nn.Module):
         stride: int = 1,
         scale: float = 1.0,
         groups: int = 1,
-        pointwise: bool = True,
     ) -> None:
         super().__init__()
         pick(form, FORMS, "form")
         self.form = form
-        self.size = (inputs, outputs, stride, scale, groups, pointwise)
+        self.size = (inputs, outputs, stride, scale, groups)
         self.identity = inputs == outputs and stride == 1
         names = set(FORMS[form].split())
-        if not pointwise:
+        if groups > 1:
             names -= {"conv1", "s1", "bn1"}
         if not self.identity:
             names -= {"s_id", "bn_id"}
@@ -82,12 +81,17 @@ class Branches(nn.Module):
         if "conv1" in names:
             self.conv1 = nn.Conv2d(inputs, outputs, 1, **options)
         for name in ("s3", "s1"):
-            scales = Scale(outputs, scale, trained) if name in names else None
-            setattr(self, name, scales)
+            layer = None
+            if name in names:
+                layer = Scale(outputs, scale, trained)
+            setattr(self, name, layer)
         if "s_id" in names:
             self.s_id = Scale(outputs, 1.0, trained=True)
         for name in ("bn3", "bn1", "bn_id", "bn"):
-            setattr(self, name, nn.BatchNorm2d(outputs) if name in names else None)
+            layer = None
+            if name in names:
+                layer = nn.BatchNorm2d(outputs)
+            setattr(self, name, layer)
 
     def branches(self) -> list[tuple]:
         """Convolution (None is x itself), scale and normalisation of each branch."""
@@ -280,7 +284,7 @@ def ghost(
 ) -> list[nn.Module]:
     """1 x 1 convolution, normalisation, depth-wise 3 x 3 branches; ReLU after both."""
     convolution, normalisation, activation = conv_bn(inputs, outputs, 1)
-    branches = Branches(form, outputs, outputs, 1, scale, outputs, pointwise=False)
+    branches = Branches(form, outputs, outputs, 1, scale, outputs)
     if not relu:
         return [convolution, normalisation, branches]
     return [convolution, normalisation, activation, branches, nn.ReLU()]

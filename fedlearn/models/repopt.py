@@ -35,13 +35,9 @@ class Scales:
     def put_into(self, net: nn.Module) -> None:
         """Set the scales of a network whose blocks have the form "csla" or "search"."""
         current = scales_of(net)
-        wrong = current.keys() ^ self.tensors.keys()
-        if not wrong:
-            wrong = {n for n, t in current.items() if t.shape != self.tensors[n].shape}
-        if wrong:
-            raise ValueError(
-                f"These scales belong to another network: {min(wrong)} does not fit."
-            )
+        shapes = {name: t.shape for name, t in current.items()}
+        if {name: t.shape for name, t in self.tensors.items()} != shapes:
+            raise ValueError("These scales belong to another network.")
         for name, t in current.items():
             t.copy_(self.tensors[name])
 

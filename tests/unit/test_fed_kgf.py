@@ -5,7 +5,6 @@ from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 import fedlearn as fl
 from fedlearn.models import parameter_count, state_of

@@ -47,7 +47,6 @@ def test_masks_between_the_end_points():
 
 
 WRONG = [  # numbers out of range: test_options
-    ("dgc", {"warmup": 1.5}, "warmup"),
     ("fedmmd", {"distance": "l1"}, "distance"),
     ("fed_kgf", {"base_kernels": 32}, "No convolution has more than 32 kernels"),
     ("fed_kgf", {"copies": "none"}, "copies"),
