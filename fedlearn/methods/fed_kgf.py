@@ -49,7 +49,6 @@ class Representative(Model):
     start: str = "network"
 
     def __post_init__(self) -> None:
-        check_whole("base_kernels", self.base_kernels)
         pick(self.copies, dict.fromkeys(COPIES), "kind of copies")
         pick(self.start, STARTS, "start")
 
