@@ -173,9 +173,7 @@ def trial(network: Any, input: Any, seed: int) -> Trial:
             with rng.wide_scope(seed, "initial weights"):
                 network = call(network, tuple(x.shape[1:]))
         except Exception as error:
-            raise ValueError(
-                f"{name} cannot be built ({models.one_line(error)})."
-            ) from error
+            raise ValueError(f"{name} cannot be built ({short(error)}).") from error
 
     def build(shape: tuple[int, ...], classes: int) -> nn.Module:
         return copy.deepcopy(network)  # to draw a large network anew would take longer

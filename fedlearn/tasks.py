@@ -257,7 +257,7 @@ class Task:
         except (RuntimeError, TypeError, IndexError) as error:
             raise ValueError(
                 f"Samples {list(samples.shape)} do not fit this network "
-                f"({models.one_line(error)})."
+                f"({short(error)})."
             ) from error
 
     def evaluate(
@@ -338,7 +338,7 @@ class Task:
         except Exception as error:
             raise ValueError(
                 f"{name} cannot be built for inputs of shape {list(shape)} and "
-                f"{self.source.classes} classes ({models.one_line(error)})."
+                f"{self.source.classes} classes ({short(error)})."
             ) from error
         if not isinstance(net, nn.Module):
             raise ValueError(f"{name} is a {type(net).__name__}, not a nn.Module.")
@@ -360,7 +360,7 @@ class Task:
         except Exception as error:
             raise ValueError(
                 f"{name} does not take a batch of {str(x.dtype)[6:]} {list(x.shape)} "
-                f"({models.one_line(error)})."
+                f"({short(error)})."
             ) from error
         self.check_outputs(name, outputs, y)
 
@@ -612,8 +612,7 @@ def find_partition(partition: Any) -> partitions.Partition | None:
 
 
 def find_network(network: str | Callable, options: Mapping[str, Callable]) -> Callable:
-    """The function of a name; with "@FILE" the network starts from the weights in that
-    file."""
+    """The function of a name, or the function itself."""
     if isinstance(network, nn.Module):
         raise ValueError(
             "A network is a function (shape, classes) -> module, so every run begins "
@@ -622,11 +621,7 @@ def find_network(network: str | Callable, options: Mapping[str, Callable]) -> Ca
         )
     if callable(network):
         return network
-    if not isinstance(network, str):
-        return find(network, options, "network")
-    name, at, file = network.partition("@")
-    build = find(name, options, "network")
-    return models.starting_from(build, file) if at else build
+    return find(network, options, "network")
 
 
 def title_of(network: str | Callable) -> str:

@@ -20,7 +20,7 @@ from ..core import METHODS, Method
 from ..extensions import find as find_in
 from .dgc import dgc
 from .fed_gkt import fed_gkt
-from .fed_kgf import fed_kgf, represent, write_out
+from .fed_kgf import fed_kgf, represent
 from .fed_repopt import fed_repopt
 from .fedavg import fedavg
 from .fedcams import fedcams

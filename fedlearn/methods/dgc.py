@@ -23,8 +23,10 @@ from ..core import (
     Update,
     Uplink,
 )
-from ..errors import check_number, check_whole
+from ..errors import check_number
 from ..wire import Coder, TopK
+
+WARMUP = 4  # rounds in which the share falls as 0.25^t
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,11 @@ class Momentum(Step):
 
 @dataclass(frozen=True)
 class Warming(Lossy):
-    """Sends the share 0.25^t of the entries in the first rounds, but at least the coder's ratio."""
-
-    warmup: int = 4
-
-    def __post_init__(self) -> None:
-        check_whole("warmup", self.warmup, minimum=0)
+    """Sends the share 0.25^t of the entries in four rounds, but at least the coder's ratio."""
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
         coder = super().coder_for(name, ctx)
-        if not isinstance(coder, TopK) or ctx.round > self.warmup:
+        if not isinstance(coder, TopK) or ctx.round > WARMUP:
             return coder
         return replace(coder, ratio=max(coder.ratio, 0.25**ctx.round))
 
@@ -69,7 +66,6 @@ def dgc(
     lr: float = 0.1,
     ratio: float = 1 / 32,
     momentum: float = 0.9,
-    warmup: int = 4,
 ) -> Averaging:
     """Deep gradient compression, Lin et al. (2018), sections 3.2 and 3.3.
 
@@ -79,8 +75,6 @@ def dgc(
         Share of entries sent, above 0 and at most 1; the original's is 1/1000.
     momentum : float
         m, at least 0 and below 1.
-    warmup : int
-        Rounds in which the share falls as 0.25^t; 0 for none.
 
     Notes
     -----
@@ -96,6 +90,6 @@ def dgc(
     * warm-up by rounds, 0.25^t as in the paper, authors': ratio^(t / (rounds + 1)); not measured:
       no option
     """
-    top = Warming(TopK(ratio), warmup=warmup)
+    top = Warming(TopK(ratio))
     uplink = Uplink(Update(), Momentum(momentum), Feedback(), top)
     return Averaging("dgc", optimizer=SGD(lr), uplink=uplink)

@@ -46,7 +46,7 @@ from ..errors import WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
 from ..wire import DOWN, UP, FixedMessage, Schema, Whole
 from .base import Continued, clones
-from .edge import Edge, EdgeSide, PersonalClient, PersonalServer, output
+from .edge import Edge, EdgeSide, PersonalClient, PersonalServer
 
 UPLOAD = ("features", "labels", "logits")  # H, y and z_k in the server's memory
 PATIENCE = 10  # rounds without a rise of the accuracy, before the rate is cut
@@ -103,22 +103,18 @@ class Distilled(Objective):
 class Messages(EdgeSide):
     """A side that knows a round's two messages."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.classes = output(self.net, self.task.shape).shape[1]
-
     def upload_of(self, k: int) -> FixedMessage:
         """Client k's images: their index, label, H and, if the server learns from them, z_k."""
         n = self.task.sizes[k]
         shapes = {"index": (n,), "labels": (n,), "features": (n, *self.maps)}
         if self.method.server_objective.alpha:
-            shapes["logits"] = (n, self.classes)
+            shapes["logits"] = (n, self.task.source.classes)
         coders = {"index": Whole(4), "labels": Whole(2)}
         return FixedMessage(Schema(shapes, coder="fed_gkt"), coders, whole=True)
 
     def question(self, k: int) -> FixedMessage:
         """The server's logits z_s for client k's images."""
-        shape = (self.task.sizes[k], self.classes)
+        shape = (self.task.sizes[k], self.task.source.classes)
         schema = Schema({"z_s": shape}, coder="fed_gkt")
         return FixedMessage(schema, device=self.task.device)
 
@@ -141,11 +137,6 @@ class Server(Messages, PersonalServer):
         absent = len(self.participants(1)) < self.task.clients
         if absent and not self.method.asynchronous:
             raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
-        logits = list(output(self.f_s, self.maps).shape[1:])
-        if logits != [self.classes]:
-            raise ValueError(
-                f"The server's network gives {logits} logits, not {[self.classes]}."
-            )
 
     def start(self) -> State:
         return State(dict(self.first), {"plateau": torch.zeros(3)})
@@ -184,8 +175,9 @@ class Server(Messages, PersonalServer):
         tensors = self.upload_of(k).read(UP, t, k, data, samples=n)
         if not torch.equal(tensors.pop("index"), torch.arange(n)):
             raise WireError(f"Client {k} must send each of its {n} images once.")
-        if tensors["labels"].max() >= self.classes:
-            raise WireError(f"Client {k} sent a label above {self.classes - 1}.")
+        classes = self.task.source.classes
+        if tensors["labels"].max() >= classes:
+            raise WireError(f"Client {k} sent a label above {classes - 1}.")
         return tensors
 
     def train(self, t: int, clients: list[int], memory: Tensors) -> None:

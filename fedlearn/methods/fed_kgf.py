@@ -22,7 +22,6 @@ from .. import rng
 from ..core import SGD, Averaging, Context, Model, Update, Uplink
 from ..errors import check_whole, pick, short
 from ..models.kernels import COPIES, Generated, represent
-from ..models.kernels import write_out as write_out
 from ..wire import Schema
 from .base import Subset
 
@@ -50,7 +49,6 @@ class Representative(Model):
     start: str = "network"
 
     def __post_init__(self) -> None:
-        check_whole("base_kernels", self.base_kernels)
         pick(self.copies, dict.fromkeys(COPIES), "kind of copies")
         pick(self.start, STARTS, "start")
 
@@ -122,11 +120,11 @@ class Modules(Subset):
         groups = self.groups or min(count, len(ctx.participants))
         generator = rng.generator(ctx.task.seed, "modules", ctx.round)
         longer = torch.randperm(groups, generator=generator) < count % groups
-        ends = (count // groups + longer.long()).cumsum(0).tolist()
+        sizes = (count // groups + longer.long()).tolist()
         order = torch.randperm(groups, generator=generator).tolist()
         group = order[ctx.participants.index(ctx.client) % groups]
-        first = ends[group - 1] if group else 0
-        sent = {name for module in listed[first : ends[group]] for name in module}
+        chosen = torch.arange(count).split(sizes)[group]
+        sent = {name for i in chosen for name in listed[i]}
         return [name for name in names if name in sent]
 
 

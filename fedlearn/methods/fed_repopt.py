@@ -46,10 +46,6 @@ class Form(Model):
     network: Any = None
     scales: Scales | None = None
 
-    def __post_init__(self) -> None:
-        Named(self.network)  # refuses other values
-        pick(self.form, reparam.FORMS | {"repopt": None}, "form")
-
     def build(self, task: Any) -> nn.Module:
         collapsed = self.form == "repopt"
         net = Named(self.network).build(task)

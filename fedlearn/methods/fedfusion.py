@@ -35,10 +35,12 @@ from ..core import (
     Update,
     Uplink,
 )
-from ..errors import check_number, pick
+from ..errors import pick
 from ..models import Network
 from .base import Reference, Subset
 from .edge import output
+
+MU = 0.9  # how much of the fusion stays in a round, as in the authors' program
 
 
 class Convolution(nn.Module):
@@ -133,15 +135,10 @@ class MovingAverage(Aggregator):
 
     needs = (Update,)
 
-    mu: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_number("mu", self.mu, minimum=0, below=1)
-
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         new = Mean().aggregate(state, arrivals, ctx)
         for name in fusion(state):
-            new[name] = state[name].lerp(new[name], 1 - self.mu)
+            new[name] = state[name].lerp(new[name], 1 - MU)
         return new
 
 

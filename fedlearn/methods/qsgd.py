@@ -11,15 +11,13 @@ from ..core import SGD, Averaging, Lossy, Update, Uplink
 from ..wire import QSGD
 
 
-def qsgd(lr: float = 0.1, levels: int = 127, entropy: bool = False) -> Averaging:
+def qsgd(lr: float = 0.1, levels: int = 127) -> Averaging:
     """QSGD, Alistarh et al. (2017), sections 3.1 and 4.
 
     Parameters
     ----------
     levels : int
         s, at least 1; 127 fits into 8 bits an entry with its sign.
-    entropy : bool
-        Code the levels by how often they occur, in place of a fixed width.
 
     Notes
     -----
@@ -28,7 +26,7 @@ def qsgd(lr: float = 0.1, levels: int = 127, entropy: bool = False) -> Averaging
     * g is the update of a round; not measured: a message a batch is another setting
     * one norm for every 512 entries: error ‖C(u) - u‖ / ‖u‖ of client 0's first update in FedAvg
       0.06, with one norm a tensor 0.19; "one norm"
-    * fixed width or a range code, not Elias': 8.06 bits an entry, range-coded 4.68
+    * fixed width, not Elias' code: 8.06 bits an entry, with a range code (``wire.QSGD``) 4.68
     """
-    uplink = Uplink(Update(), Lossy(QSGD(levels, entropy=entropy)))
+    uplink = Uplink(Update(), Lossy(QSGD(levels)))
     return Averaging("qsgd", optimizer=SGD(lr), uplink=uplink)

@@ -72,8 +72,7 @@ class Replay(Downlink):
                 step = ctx.memory.get(f"step/{name}/{t}")
                 data = b"" if step is None else step.cpu().numpy().tobytes()
                 section += NUMBER.pack(len(data)) + data
-            oldest = int(ctx.memory.get(f"from/{name}", 1))  # of the stored steps
-            if since + 1 < oldest or len(section) >= 4 * w.numel() + 1:
+            if len(section) >= 4 * w.numel() + 1:
                 section = WHOLE + bytes(DENSE.encode(w))
             sections[name] = section
         return sections
@@ -131,19 +130,9 @@ class KeptSteps(Wrapper, Aggregator):
         for name, data in sections.items():
             data = np.frombuffer(data, np.uint8).copy()
             ctx.memory[f"step/{name}/{ctx.round}"] = torch.from_numpy(data)
-            self._forget(name, 4 * state[name].numel(), ctx)
-        return {name: w + step[name].to(w.device) for name, w in state.items()}
-
-    def _forget(self, name: str, limit: int, ctx: Context) -> None:
-        """Drop the steps that all clients have, and steps longer than the whole tensor."""
+        # the steps that all clients have
         heard = min(last_heard(ctx, k) for k in range(ctx.task.clients))
-        oldest = int(ctx.memory.get(f"from/{name}", 1))
-        keys = {t: f"step/{name}/{t}" for t in range(oldest, ctx.round + 1)}
-        sizes = {t: len(ctx.memory.get(key, ())) for t, key in keys.items()}
-        total = sum(sizes.values())
-        for t, size in sizes.items():
-            if t > heard and total <= limit:
-                break
-            total -= size
-            ctx.memory.pop(keys[t], None)
-            ctx.memory[f"from/{name}"] = torch.tensor(t + 1)
+        for key in list(ctx.memory):
+            if key.startswith("step/") and int(key.rpartition("/")[2]) <= heard:
+                del ctx.memory[key]
+        return {name: w + step[name].to(w.device) for name, w in state.items()}

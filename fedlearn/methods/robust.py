@@ -4,7 +4,7 @@ Median, trimmed mean and Krum need all updates of a round at once.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -40,13 +40,20 @@ class Clipped(Aggregator):
         return a._replace(update=u)
 
 
-class Sorted(Aggregator):
-    """w + the mean of each coordinate's sorted values, without ``_cut(m)`` of m at each end."""
+@dataclass(frozen=True)
+class TrimmedMean(Aggregator):
+    """The mean of each coordinate without its largest and smallest values.
+
+    ``share`` of the values is left out at each end (Yin et al. 2018, Definition 2). It should
+    be at least the share of clients that lie. At least one value is left, or two.
+    """
 
     needs = (Update,)
 
-    def _cut(self, m: int) -> int:
-        raise NotImplementedError
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_number("share", self.share, minimum=0, maximum=0.5)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         updates = [a.update for a in arrivals]
@@ -55,35 +62,17 @@ class Sorted(Aggregator):
             rows = [u[name].to(w.device) for u in updates if name in u]
             if rows:
                 m = len(rows)
-                b = self._cut(m)
+                b = min(how_many(self.share, m), (m - 1) // 2)
                 values = torch.stack(rows).sort(0).values
                 new[name] = w + values[b : m - b].mean(0)
         return new
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Sorted):
-    """The mean of each coordinate without its largest and smallest values.
-
-    ``share`` of the values is left out at each end (Yin et al. 2018, Definition 2). It should
-    be at least the share of clients that lie.
-    """
-
-    share: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_number("share", self.share, minimum=0, below=0.5)
-
-    def _cut(self, m: int) -> int:  # rounded up, as long as one value is left
-        return min(how_many(self.share, m), (m - 1) // 2)
-
-
-@dataclass(frozen=True)
-class Median(Sorted):
+class Median(TrimmedMean):
     """The median of each coordinate (Yin et al. 2018, Definition 1)."""
 
-    def _cut(self, m: int) -> int:
-        return (m - 1) // 2
+    share: float = field(default=0.5, init=False, repr=False)
 
 
 @dataclass(frozen=True)

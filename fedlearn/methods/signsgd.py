@@ -9,7 +9,6 @@ are averaged and travel whole.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ from ..core import (
     Uplink,
 )
 from ..errors import check_number
-from ..wire import Signs, Sparse, Votes
+from ..wire import Signs, Votes
 from .base import summed
 from .replay import KeptSteps, Replay
 
@@ -35,19 +34,12 @@ from .replay import KeptSteps, Replay
 class Majority(Aggregator):
     """Each parameter moves by ``lr`` in the direction of most clients; a tie counts as up."""
 
+    needs = (Votes,)
+
     lr: float = 0.01
 
     def __post_init__(self) -> None:
         check_number("lr of Majority", self.lr, above=0)
-
-    def check(self, method: Any) -> None:
-        uplink = method.uplink
-        sparse = isinstance(uplink.code.coder, Sparse)
-        dense = issubclass(uplink.makes, Update) and not sparse
-        if not dense and uplink.makes is not Votes:
-            raise ValueError(
-                f"{self!r} counts the signs of dense updates, not {uplink!r}."
-            )
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         buffers, votes = summed(arrivals, state.keys() - ctx.schema.buffers, torch.sign)

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ..errors import short
 from . import resnet
 from .cnn import Network, cifar_cnn, digits_cnn, mcmahan_cnn, mlp, rpn_cnn
 from .reparam import (
@@ -47,34 +46,6 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Callable[..., Network]: ...
 
 
-def starting_from(build: Callable, file: str | Path) -> Callable:
-    """``build``, but with the weights of a file; its integer buffers may be absent."""
-    path = Path(file).expanduser()
-
-    def network(shape: tuple[int, ...], classes: int) -> nn.Module:
-        net = build(shape, classes)
-        state = dict(net.state_dict())
-        integers = {n: t for n, t in state.items() if not t.is_floating_point()}
-        try:
-            if path.suffix == ".safetensors":
-                state = load_file(path)
-            else:
-                state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            raise ValueError(f"{path} holds no weights ({one_line(error)}).") from None
-        try:
-            net.load_state_dict(integers | state)
-        except Exception as error:  # no state at all, or another network's
-            raise ValueError(
-                f"{path} does not fit {title} ({one_line(error)})."
-            ) from None
-        return net
-
-    title = getattr(build, "__name__", type(build).__name__)
-    network.__name__ = f"{title}@{path.name}"
-    return network
-
-
 def check_tensors(name: str, net: nn.Module) -> None:
     """``ValueError`` if a network, called ``name``, has no parameters to train here."""
     params = list(net.parameters())
@@ -84,14 +55,12 @@ def check_tensors(name: str, net: nn.Module) -> None:
         raise ValueError(f"{name} has no parameters to train, so nothing to send.")
     dtype = torch.get_default_dtype()  # float32, unless a program sets another
     for t in (*params, *net.buffers()):
-        if t.is_complex():
-            raise ValueError(
-                f"{name} has complex numbers: keep them as torch.view_as_real gives them."
-            )
-        if t.is_floating_point() and (t.dtype != dtype or t.is_meta):
+        numbers = t.is_floating_point() or t.is_complex()
+        if numbers and (t.dtype != dtype or t.is_meta):
             kind = str(dtype).removeprefix("torch.")
             raise ValueError(
-                f"{name} must be of {kind}, with values, as net.float() makes it."
+                f"{name} must be of {kind}, with values, as net.float() makes it; "
+                "complex numbers as torch.view_as_real gives them."
             )
     state = net.state_dict(keep_vars=True)
     names = {n for n, p in net.named_parameters() if p.requires_grad}
@@ -102,12 +71,6 @@ def check_tensors(name: str, net: nn.Module) -> None:
         )
 
 
-def one_line(error: Exception) -> str:
-    """An error in one line that is not endless."""
-    text = " ".join(str(error).split())
-    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:160]
-
-
 def state_of(net: nn.Module) -> dict[str, Tensor]:
     """The tensors that training changes, by name: trained parameters and float buffers.
 
@@ -115,19 +78,13 @@ def state_of(net: nn.Module) -> dict[str, Tensor]:
     parameters are left out: both sides have them from the seed, so they never travel.
     """
     tensors: dict[str, Tensor] = {}
-    seen: set[Any] = set()
+    seen: set[int] = set()
     for name, t in net.state_dict(keep_vars=True).items():
         frozen = isinstance(t, nn.Parameter) and not t.requires_grad
         floats = isinstance(t, Tensor) and t.is_floating_point()
-        if floats and not frozen:
-            place: Any = id(t)
-            if (
-                t.numel() and not t.is_meta
-            ):  # tied parameters may share their values alone
-                place = t.data_ptr(), t.shape, t.stride()
-            if place not in seen:
-                seen.add(place)
-                tensors[name] = t.detach()
+        if floats and not frozen and id(t) not in seen:
+            seen.add(id(t))
+            tensors[name] = t.detach()
     return tensors
 
 
@@ -140,10 +97,10 @@ def digest(net: nn.Module) -> str:
     frozen = {n: p for n, p in net.named_parameters() if not p.requires_grad}
     if frozen:
         text += f" {[*frozen]}"
-    known = blake2b(text.encode(), digest_size=8)
+    checksum = blake2b(text.encode(), digest_size=8)
     for p in frozen.values():
-        known.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return known.hexdigest()
+        checksum.update(p.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return checksum.hexdigest()
 
 
 def kernel_names(state: Mapping[str, Tensor]) -> list[str]:
@@ -191,7 +148,7 @@ def multiply_adds(net: nn.Module, shape: Sequence[int] | Tensor) -> int:
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"This {type(net).__name__} does not take inputs of shape "
-            f"{list(x.shape[1:])} ({one_line(error)})."
+            f"{list(x.shape[1:])} ({short(error)})."
         ) from error
     finally:
         for hook in hooks:

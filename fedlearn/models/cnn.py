@@ -1,6 +1,6 @@
 """The convolutional networks of the papers: an extractor of feature maps and a classifier."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -30,12 +30,11 @@ def conv_bn(
     kernel: int = 3,
     stride: int = 1,
     groups: int = 1,
-    activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> list[nn.Module]:
-    """Convolution without bias (batch normalisation has one), normalisation, activation."""
+    """Convolution without bias (batch normalisation has one), normalisation, ReLU."""
     options = {"padding": kernel // 2, "groups": groups, "bias": False}
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, **options)
-    return [convolution, nn.BatchNorm2d(outputs), activation()]
+    return [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
 class Residual(nn.Module):

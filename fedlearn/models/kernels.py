@@ -27,13 +27,12 @@ class Drawing:
 
     generators: list = []
 
-    def uniform(self, like: Tensor, *front: int) -> Tensor:
-        """Numbers from [0, 1) of shape [*front, *like.shape], on the device of ``like``."""
+    def uniform(self, like: Tensor) -> Tensor:
+        """Numbers from [0, 1), of the shape and on the device of ``like``."""
         if not self.generators:
-            return torch.rand((*front, *like.shape)).to(like.device)
-        shape = (*front, *like.shape[1:])
-        draws = [torch.rand(shape, generator=g) for g in self.generators]
-        return torch.stack(draws, len(front)).to(like.device)
+            return torch.rand(like.shape).to(like.device)
+        draws = [torch.rand(like.shape[1:], generator=g) for g in self.generators]
+        return torch.stack(draws).to(like.device)
 
 
 def computed(mixin: type, kind: type[nn.Module]) -> type:
@@ -96,12 +95,13 @@ class Generated(Drawing):
     def fresh(self) -> list[Tensor]:
         """(alpha, beta) for this call alone; each client draws its own in training."""
         if self.training:
-            uniform = self.uniform(self.beta, 2)
+            alpha = self.uniform(self.beta)
+            beta = self.uniform(self.beta)
         else:  # the server does not have the draws of clients
             self.calls += 1
             generator = rng.generator(*self.place, self.calls)
-            uniform = torch.rand((2, *self.beta.shape), generator=generator)
-        alpha, beta = uniform.to(self.beta.device)
+            draws = torch.rand((2, *self.beta.shape), generator=generator)
+            alpha, beta = draws.to(self.beta.device)
         return [within(alpha, ALPHA), within(beta, BETA)]
 
     @torch.no_grad()
@@ -173,18 +173,4 @@ def represent(
         layer.register_buffer("alpha", first, persistent=False)
         layer.register_buffer("beta", torch.empty_like(replaced), persistent=False)
         layer.draw(seed, name, 0)
-    return net
-
-
-def write_out(net: nn.Module) -> nn.Module:
-    """A copy with plain convolutions: the same function in evaluation mode."""
-    net = copy.deepcopy(net)
-    for layer in net.modules():
-        if type(layer) is _CONVOLUTION:
-            weight = layer.eval().weight.detach().clone()
-            bias = layer._parameters["bias"]
-            layer.__class__ = nn.Conv2d
-            layer._parameters = {"weight": nn.Parameter(weight), "bias": bias}
-            layer._buffers.clear()
-            layer._non_persistent_buffers_set.clear()
     return net

@@ -21,7 +21,13 @@ from torch import Tensor, nn
 from ..errors import pick
 from .cnn import Network, Residual, Shape, conv_bn, mean_head
 
-FORMS = dict.fromkeys(("tr", "csla", "search", "inf", "deploy"))
+FORMS = {  # the layers of a block
+    "tr": "conv3 conv1 bn3 bn1 bn_id",
+    "csla": "conv3 conv1 s3 s1 s_id bn",
+    "search": "conv3 conv1 s3 s1 s_id bn",
+    "inf": "conv3 bn",
+    "deploy": "conv3",
+}
 
 
 class Scale(nn.Module):
@@ -45,8 +51,8 @@ class Scale(nn.Module):
 class Branches(nn.Module):
     """A sum of linear branches and batch normalisation, in one of the forms above.
 
-    ``scale`` is the first value of s_3 and s_1; ``pointwise`` says whether there is a
-    1 x 1 branch. A layer that the form does not have is None.
+    ``scale`` is the first value of s_3 and s_1. With several ``groups`` there is no 1 x 1
+    branch. A layer that the form does not have is None.
     """
 
     def __init__(
@@ -57,36 +63,35 @@ class Branches(nn.Module):
         stride: int = 1,
         scale: float = 1.0,
         groups: int = 1,
-        pointwise: bool = True,
     ) -> None:
         super().__init__()
         pick(form, FORMS, "form")
         self.form = form
-        self.size = (inputs, outputs, stride, scale, groups, pointwise)
+        self.size = (inputs, outputs, stride, scale, groups)
         self.identity = inputs == outputs and stride == 1
-        scaled = form in ("csla", "search")
+        names = set(FORMS[form].split())
+        if groups > 1:
+            names -= {"conv1", "s1", "bn1"}
+        if not self.identity:
+            names -= {"s_id", "bn_id"}
         trained = form == "search"
-        tr = form == "tr"
         options = {"groups": groups, "bias": form == "deploy"}
         self.conv3 = nn.Conv2d(inputs, outputs, 3, stride, 1, **options)
-        self.conv1 = self.s3 = self.s1 = self.s_id = None
-        self.bn3 = self.bn1 = self.bn_id = self.bn = None
-        if pointwise and (tr or scaled):
+        self.conv1 = self.s_id = None
+        if "conv1" in names:
             self.conv1 = nn.Conv2d(inputs, outputs, 1, **options)
-        if scaled:
-            self.s3 = Scale(outputs, scale, trained)
-        if scaled and pointwise:
-            self.s1 = Scale(outputs, scale, trained)
-        if scaled and self.identity:
+        for name in ("s3", "s1"):
+            layer = None
+            if name in names:
+                layer = Scale(outputs, scale, trained)
+            setattr(self, name, layer)
+        if "s_id" in names:
             self.s_id = Scale(outputs, 1.0, trained=True)
-        if tr:
-            self.bn3 = nn.BatchNorm2d(outputs)
-        if tr and pointwise:
-            self.bn1 = nn.BatchNorm2d(outputs)
-        if tr and self.identity:
-            self.bn_id = nn.BatchNorm2d(outputs)
-        if scaled or form == "inf":
-            self.bn = nn.BatchNorm2d(outputs)
+        for name in ("bn3", "bn1", "bn_id", "bn"):
+            layer = None
+            if name in names:
+                layer = nn.BatchNorm2d(outputs)
+            setattr(self, name, layer)
 
     def branches(self) -> list[tuple]:
         """Convolution (None is x itself), scale and normalisation of each branch."""
@@ -222,16 +227,12 @@ def _repvgg(
     first at 1.
     """
     width, stride = stem
-    layers: list[nn.Module] = []
-    layers.append(Branches(form, in_shape[0], width, stride))
-    layers.append(nn.ReLU())
+    layers = [Branches(form, in_shape[0], width, stride), nn.ReLU()]
     for outputs, count, stride in stages:
-        layers.append(Branches(form, width, outputs, stride))
-        layers.append(nn.ReLU())
+        layers += [Branches(form, width, outputs, stride), nn.ReLU()]
         for i in range(1, count):
             scale = (2 / i) ** 0.5
-            layers.append(Branches(form, outputs, outputs, 1, scale))
-            layers.append(nn.ReLU())
+            layers += [Branches(form, outputs, outputs, 1, scale), nn.ReLU()]
         width = outputs
     return Network(nn.Sequential(*layers), mean_head(width, classes))
 
@@ -283,7 +284,7 @@ def ghost(
 ) -> list[nn.Module]:
     """1 x 1 convolution, normalisation, depth-wise 3 x 3 branches; ReLU after both."""
     convolution, normalisation, activation = conv_bn(inputs, outputs, 1)
-    branches = Branches(form, outputs, outputs, 1, scale, outputs, pointwise=False)
+    branches = Branches(form, outputs, outputs, 1, scale, outputs)
     if not relu:
         return [convolution, normalisation, branches]
     return [convolution, normalisation, activation, branches, nn.ReLU()]
@@ -312,12 +313,9 @@ class SqueezeExcite(nn.Module):
         return x * self.body(x)
 
 
-def depthwise(channels: int, kernel: int, stride: int) -> nn.Sequential:
+def depthwise(channels: int, kernel: int, stride: int) -> list[nn.Module]:
     """One kernel a channel, and batch normalisation."""
-    convolution, normalisation, _ = conv_bn(
-        channels, channels, kernel, stride, channels
-    )
-    return nn.Sequential(convolution, normalisation)
+    return conv_bn(channels, channels, kernel, stride, channels)[:2]
 
 
 def ghost_bottleneck(
@@ -336,10 +334,8 @@ def ghost_bottleneck(
     )
     if stride == 1 and inputs == outputs:
         return Residual(body)
-    shortcut = depthwise(inputs, kernel, stride)
-    convolution, normalisation, _ = conv_bn(inputs, outputs, 1)
-    shortcut.append(convolution)
-    shortcut.append(normalisation)
+    thin = depthwise(inputs, kernel, stride)
+    shortcut = nn.Sequential(*thin, *conv_bn(inputs, outputs, 1)[:2])
     return Residual(body, shortcut)
 
 

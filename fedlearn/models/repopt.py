@@ -16,12 +16,12 @@ from .reparam import Scale, blocks, collapse, unit
 class Scales:
     """The scales of each block by name, {"<block>.s3": [out], ...}: s3, s1 and s_id."""
 
-    of: dict[str, Tensor] = field(repr=False, compare=False)
+    tensors: dict[str, Tensor] = field(repr=False, compare=False)
     digest: str = ""
 
     def __post_init__(self) -> None:
         digest = blake2b(digest_size=4)
-        for name, t in sorted(self.of.items()):
+        for name, t in sorted(self.tensors.items()):
             if t.dim() != 1 or not torch.isfinite(t).all():
                 raise ValueError(
                     "A scale is a finite number for each output channel; "
@@ -35,15 +35,11 @@ class Scales:
     def put_into(self, net: nn.Module) -> None:
         """Set the scales of a network whose blocks have the form "csla" or "search"."""
         current = scales_of(net)
-        wrong = current.keys() ^ self.of.keys()
-        if not wrong:
-            wrong = {n for n, t in current.items() if t.shape != self.of[n].shape}
-        if wrong:
-            raise ValueError(
-                f"These scales belong to another network: {min(wrong)} does not fit."
-            )
+        shapes = {name: t.shape for name, t in current.items()}
+        if {name: t.shape for name, t in self.tensors.items()} != shapes:
+            raise ValueError("These scales belong to another network.")
         for name, t in current.items():
-            t.copy_(self.of[name])
+            t.copy_(self.tensors[name])
 
 
 def scales_of(net: nn.Module) -> dict[str, Tensor]:

@@ -19,8 +19,7 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     """The identity, or a 1x1 convolution where the shape changes."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    convolution, normalisation, _ = conv_bn(inputs, outputs, 1, stride)
-    return nn.Sequential(convolution, normalisation)
+    return nn.Sequential(*conv_bn(inputs, outputs, 1, stride)[:2])
 
 
 class BasicBlock(nn.Module):

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from .. import rng
 from ..data.images import Source
 from ..errors import short
-from ..models import one_line
 from ..tasks import ByClient, Seen, Task
 from .heads import Head, objects_of
 from .published import find
@@ -110,7 +109,7 @@ class Detection(Task):
             head.loss(outputs, y, self.shape[1:])
         except Exception as error:
             raise ValueError(
-                f"{name} gives what its head cannot read ({one_line(error)})."
+                f"{name} gives what its head cannot read ({short(error)})."
             ) from error
 
     def classes(self, y: Tensor) -> Tensor:
@@ -155,8 +154,8 @@ def detection(*args: Any, **options: Any) -> Detection:
         As of ``fl.tasks.classification``, by the class that fills most of an image;
         "objects" goes by their number.
     network
-        A name in ``fl.seeing.DETECTORS``, with "@FILE" behind it to start from the
-        weights in a file, or a function that makes a module with a ``head``.
+        A name in ``fl.seeing.DETECTORS``, or a function that makes a module with a
+        ``head``.
     metrics
         "per_class_ap", the average precision of each class, or functions of your own.
     clients, seed, train, test, device, validation

@@ -374,17 +374,6 @@ def test_a_buffer_assigned_in_evaluation_does_not_part_from_the_state():
     assert torch.equal(history.network().mean, history.state["mean"])
 
 
-def test_weights_tied_by_their_values_travel_once():
-    class Shared(Once):
-        def __init__(self, classes):
-            super().__init__(classes)
-            self.b = nn.Linear(6, 6, bias=False)
-            self.b.weight = nn.Parameter(self.a.weight.data)
-
-    network = Shared(3)
-    assert [*fl.models.state_of(network)] == ["a.weight", "last.weight", "last.bias"]
-
-
 def test_layers_without_a_state_may_be_shared():
     act = nn.ReLU()
     trunk = nn.Linear(6, 8).requires_grad_(False)

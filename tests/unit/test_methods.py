@@ -30,7 +30,6 @@ def test_two_runs_are_the_same_run_also_after_a_stop(name, task, tmp_path):
 
 
 WRONG = [  # numbers out of range: test_options
-    ("dgc", {"warmup": 1.5}, "warmup"),
     ("fedmmd", {"distance": "l1"}, "distance"),
     ("fed_kgf", {"base_kernels": 32}, "No convolution has more than 32 kernels"),
     ("fed_kgf", {"copies": "none"}, "copies"),

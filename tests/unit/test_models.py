@@ -5,7 +5,6 @@ import inspect
 import pytest
 import torch
 
-import fedlearn as fl
 from fedlearn import models
 
 COUNTS = {  # parameters, and multiply-adds of an image of the network's own size
@@ -42,21 +41,3 @@ def test_every_network_takes_every_image_size(name):
         x = torch.ones(2, *shape)
         assert net(x).shape == (2, 7)
         assert torch.equal(net.eval()(x), net.classifier(net.extractor(x)))
-
-
-def test_weights_from_a_file(tmp_path):
-    def start(name, seed=6):
-        task = fl.tasks.classification("digits", 1, train=20, network=name, seed=seed)
-        return fl.initial_network(fl.methods.fedavg(), task).state_dict()
-
-    file, state = tmp_path / "mine.pt", start("digits_cnn", 5)
-    torch.save({n: t for n, t in state.items() if t.is_floating_point()}, file)
-    loaded = start(f"digits_cnn@{file}")
-    assert all(torch.equal(t, loaded[n]) for n, t in state.items())
-    for content in ({"more": torch.zeros(1)} | state, [1, 2]):
-        torch.save(content, file)
-        with pytest.raises(ValueError, match="digits_cnn"):
-            start(f"digits_cnn@{file}")
-    file.write_text("no weights")
-    with pytest.raises(ValueError, match="weights"):
-        start(f"digits_cnn@{file}")

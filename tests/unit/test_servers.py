@@ -74,7 +74,7 @@ def test_coordinates_are_those_of_the_clients_that_sent_the_tensor():
     "build, noun",
     [
         (lambda: Clipped(math.nan), "norm"),
-        (lambda: TrimmedMean(0.5), "share"),
+        (lambda: TrimmedMean(0.6), "share"),
         (lambda: Krum(0), "liars"),
         (lambda: fl.Mean("size"), "weighting"),
     ],
