@@ -1,12 +1,11 @@
 """Save a run after each round and go on from there, in one file without pickle
 (safetensors)."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from .files import to_json, write_atomically
+from .files import check_writable, to_json, write_atomically
 from .history import History
 
 Tensors = dict[str, torch.Tensor]
@@ -64,10 +63,8 @@ def resume(
     """
     from safetensors import SafetensorError, safe_open
 
-    if not Path(path).exists():
+    if not check_writable(path).exists():
         return None
-    if not Path(path).is_file():
-        raise ValueError(f"{path} is no readable checkpoint: name a file.")
     try:
         with safe_open(path, "pt") as file:
             text = file.metadata()["history"]

@@ -109,21 +109,19 @@ def cost(
     dense = measured(fedavg, task)
     rows = []
     for method in map(method_of, methods):
-        row: dict[str, Any] = {"method": method.name}
-        rows.append(row)
         try:
-            row |= dense if method == fedavg else measured(method, task)
+            row = dense if method == fedavg else measured(method, task)
         except NO_FORM as error:
-            row["note"] = " ".join(str(error).split())[:160]
-            continue
-        up = row["up"]
-        down = row["down"]
-        seconds = speed["latency"] + 8 * up / speed["up"] + 8 * down / speed["down"]
-        row["factor"] = (dense["up"] + dense["down"]) / (up + down)
-        row["total"] = (up + down) * clients * rounds
-        row["minutes"] = rounds * seconds / 60
+            row = {"note": " ".join(str(error).split())[:160]}
+        rows.append({"method": method.name, **row})
     columns = ["method", "up", "down", "factor", "total", "minutes", "note"]
     table = pandas.DataFrame(rows, columns=columns).set_index("method")
+    up = table["up"]
+    down = table["down"]
+    seconds = speed["latency"] + 8 * up / speed["up"] + 8 * down / speed["down"]
+    table["factor"] = (dense["up"] + dense["down"]) / (up + down)
+    table["total"] = (up + down) * clients * rounds
+    table["minutes"] = rounds * seconds / 60
     table = table.astype(dict.fromkeys(["up", "down", "total"], "Int64"))
     schema = fedavg.uplink.schema(task.network())
     table.attrs = {
@@ -294,18 +292,14 @@ class Meter:
         return table
 
     def _note(self, way: str, state: Any, size: int | None) -> None:
-        tensors: list[Any] = [None]
-        if isinstance(state, Mapping):
-            tensors = list(state.values())
-        dense = [t for t in tensors if isinstance(t, np.ndarray) and t.dtype != object]
-        dense += [
-            t for t in tensors if isinstance(t, Tensor) and t.layout == torch.strided
-        ]
-        if len(dense) < len(tensors):
-            raise ValueError(
-                "A state is a dictionary of dense tensors or arrays of numbers, not "
-                f"{short(state)}."
-            )
+        tensors = list(state.values()) if isinstance(state, Mapping) else [state]
+        for t in tensors:
+            dense = isinstance(t, Tensor) and t.layout == torch.strided
+            if not dense and not (isinstance(t, np.ndarray) and t.dtype != object):
+                raise ValueError(
+                    "A state is a dictionary of dense tensors or arrays of numbers, not "
+                    f"{short(state)}."
+                )
         if size is None:
             size = sum(t.nbytes for t in tensors)
         check_whole("size", size, minimum=0)

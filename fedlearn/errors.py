@@ -33,16 +33,7 @@ class StartError(ConnectionError):
 
 class DataError(RuntimeError):
     """A data set that is not on this machine and cannot be fetched, or is not the one its name
-    says.
-
-    >>> import fedlearn as fl
-    >>> try:
-    ...     task = fl.tasks.classification("tiny_imagenet", train=100)
-    ... except fl.DataError as error:
-    ...     task = str(error)
-    >>> "tiny_imagenet" in str(task)
-    True
-    """
+    says."""
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 markers and dashes, so that a figure can be read in grey, too."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from .errors import extra, pick, short
+from .errors import extra, pick
 from .history import History
 from .tasks import Task
 
@@ -39,7 +40,6 @@ LOOKS = {
 AXES = {
     "rounds": "round",
     "bytes": "bytes up and down, all clients",
-    "seconds": "seconds",
 }
 
 
@@ -98,7 +98,7 @@ def compare(
         An entry may be a list of histories, one a seed: their mean is drawn, with a
         band from the lowest to the highest.
     against
-        "rounds", "bytes" or "seconds".
+        "rounds" or "bytes".
     column
         A column of numbers, such as "loss".
     labels
@@ -126,18 +126,24 @@ def compare(
     xlabel = pick(against, AXES, "axis")
     labels = labels or [group[0].method for group in groups]
     ax = axes(ax)
+
+    def progress(history: History) -> np.ndarray:
+        if against == "rounds":
+            return history.round
+        return np.cumsum(history.bytes_up + history.bytes_down)
+
     for group, label, style in zip(groups, labels, styles(labels), strict=True):
         values = np.stack([getattr(h, column).astype(float) for h in group])
         measured = ~np.isnan(values[0])
         values = values[:, measured]
-        x = np.mean([_progress(h, against) for h in group], axis=0)[measured]
+        x = np.mean([progress(h) for h in group], axis=0)[measured]
         ax.plot(x, values.mean(0), label=label, **style)
         if len(group) > 1:
             band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
             ax.fill_between(x, values.min(0), values.max(0), **band)
     if against == "bytes":
         _scale_bytes(ax)
-    elif against == "rounds":
+    else:
         ax.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     ylabel = groups[0][0].measure if groups and column == "accuracy" else column
     ax.set(xlabel=xlabel, ylabel=f"test {ylabel}")
@@ -150,24 +156,13 @@ def _groups(histories: Any, column: str) -> list[list[History]]:
     """Each line's histories; ``ValueError`` for what has no such column of numbers."""
     lines = histories if isinstance(histories, Iterable) else [histories]
     groups = [line if isinstance(line, list) else [line] for line in lines]
-    for group in groups:
-        for history in group or [group]:
-            if not isinstance(history, History) or not history.rows:
-                raise ValueError(f"{short(history)} is no history with rounds.")
-            if np.ndim(getattr(history, column, [[]])) != 1:
-                raise ValueError(
-                    f"{history.method} has no column of numbers {column!r}."
-                )
+    for history in chain(*groups):
+        values = getattr(history, column, None)
+        if not isinstance(history, History) or np.ndim(values) != 1:
+            raise ValueError(
+                f"A curve is of a history with rounds and a column of numbers {column!r}."
+            )
     return groups
-
-
-def _progress(history: History, against: str) -> np.ndarray:
-    """The places of a history's rounds on the axis."""
-    if against == "rounds":
-        return history.round
-    if against == "bytes":
-        return np.cumsum(history.bytes_up + history.bytes_down)
-    return np.cumsum(history.seconds)
 
 
 def _scale_bytes(ax: Axes) -> None:

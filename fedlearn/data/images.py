@@ -5,7 +5,6 @@ torchvision. ``FEDLEARN_OFFLINE=1`` forbids the download. ``data/README.md`` lis
 sources, licences and accepted files."""
 
 import gzip
-import io
 import os
 import shutil
 import socket
@@ -13,7 +12,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -83,74 +81,38 @@ class Known(NamedTuple):
     """The size of a data set, and its origin."""
 
     classes: int
-    train: int  # images
-    test: int
-    site: str = ""  # of the download
-    megabytes: int = 0
+    origin: str = ""  # the size and the site of the download
     torchvision: str | None = None  # its class there, which fetches it
     places: tuple[str, ...] = ()  # patterns of files in a folder, the usual one first
+    train: int = 0  # pictures of a set of which there are copies in part
+    test: int = 0
 
 
-AMAZON = "ossci-datasets.s3.amazonaws.com/mnist"
-ZALANDO = "fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-TORONTO = "www.cs.toronto.edu/~kriz/cifar.html"
-EDINBURGH = "datashare.ed.ac.uk/handle/10283/3192"
-STANFORD = "cs231n.stanford.edu/tiny-imagenet-200.zip"
 SETS = {
-    "digits": Known(10, 1347, 450),
+    "digits": Known(10),
     "mnist": Known(
         10,
-        60000,
-        10000,
-        AMAZON,
-        12,
+        "12 MB from ossci-datasets.s3.amazonaws.com/mnist",
         "MNIST",
         ("MNIST/raw/t10k-labels-idx1-ubyte*",),
     ),
     "fashion_mnist": Known(
         10,
-        60000,
-        10000,
-        ZALANDO,
-        31,
+        "31 MB from fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         "FashionMNIST",
         ("FashionMNIST/raw/t10k-labels-idx1-ubyte*",),
     ),
     "cifar10": Known(
         10,
-        50000,
-        10000,
-        TORONTO,
-        170,
+        "170 MB from www.cs.toronto.edu/~kriz/cifar.html",
         "CIFAR10",
-        ("cifar-10-batches-py", "cifar10/cifar10_index.npz"),
+        ("cifar-10-batches-py",),
     ),
     "cifar100": Known(
         100,
-        50000,
-        10000,
-        TORONTO,
-        169,
+        "169 MB from www.cs.toronto.edu/~kriz/cifar.html",
         "CIFAR100",
-        ("cifar-100-python", "cifar100.npz", "cifar100/cifar100_avif62.npz"),
-    ),
-    "cinic10": Known(
-        10,
-        90000,
-        90000,
-        EDINBURGH,
-        688,
-        None,
-        ("CINIC-10", "cinic-10", "cinic10"),
-    ),
-    "tiny_imagenet": Known(
-        200,
-        100000,
-        10000,
-        STANFORD,
-        248,
-        None,
-        ("tiny-imagenet-200",),
+        ("cifar-100-python", "cifar100.npz"),
     ),
 }
 ANNOTATED: dict[str, Known] = {}  # with boxes or masks: fedlearn.seeing adds its own
@@ -171,8 +133,8 @@ def _folders() -> list[Path]:
     return [Path(folder).expanduser(), CACHE] if folder else [CACHE]
 
 
-def _find(name: str) -> Path | None:
-    """The first local copy."""
+def find_copy(name: str) -> Path | None:
+    """The first copy on this machine; the network is not asked, and no image read."""
     if name.partition(":")[0] == "digits":
         return DIGITS
     for folder in _folders():
@@ -183,17 +145,12 @@ def _find(name: str) -> Path | None:
     return None
 
 
-def available(name: str) -> bool:
-    """Whether this machine has a copy; the network is not asked, and no image read."""
-    return _find(name) is not None
-
-
 def locate(name: str) -> Path:
     """The place of a data set, which is fetched if it is not on this machine;
     ``DataError`` if it cannot be."""
-    if not available(name):
+    if not find_copy(name):
         _fetch(name)
-    place = _find(name)
+    place = find_copy(name)
     assert place is not None  # ``_fetch`` raises where it brings nothing
     return place
 
@@ -201,10 +158,9 @@ def locate(name: str) -> Path:
 def _origin(name: str) -> str:
     """The size and the site of a data set, and how to unpack it by hand."""
     entry = facts(name)
-    size = f"{entry.megabytes} MB from {entry.site}"
     if entry.torchvision:
-        return size
-    return f"{size}, to be unpacked as {entry.places[0]} in FEDLEARN_DATA"
+        return entry.origin
+    return f"{entry.origin}, to be unpacked as {entry.places[0]} in FEDLEARN_DATA"
 
 
 def _fetch(name: str) -> None:
@@ -226,7 +182,7 @@ def _fetch(name: str) -> None:
         with TemporaryDirectory(dir=CACHE) as folder:
             getattr(datasets, kind)(folder, download=True)
             for path in Path(folder).iterdir():
-                if path.is_dir() and not available(name):  # else another was faster
+                if path.is_dir() and not find_copy(name):  # else another was faster
                     shutil.rmtree(CACHE / path.name, ignore_errors=True)
                     path.replace(CACHE / path.name)
     except Exception as error:
@@ -262,8 +218,6 @@ def open_image(path: Any) -> Any:
         with Image.open(path) as image:
             image.load()
             return image
-    except MemoryError:
-        raise
     except Exception as error:
         raise DataError(
             f"{path} is no picture that can be read ({reason(error)})."
@@ -310,101 +264,20 @@ def _batches(kind: str, folder: Path) -> tuple:
     return train.data, np.array(train.targets), test.data, np.array(test.targets)
 
 
-def _sheet(file: Any) -> np.ndarray:
-    """A 3200 x 3200 sheet of 100 x 100 tiles, row by row: uint8 [10000, 32, 32, 3]."""
-    pixels = np.asarray(open_image(file).convert("RGB"))
-    return pixels.reshape(100, 32, 100, 32, 3).swapaxes(1, 2).reshape(10000, 32, 32, 3)
-
-
-def cifar10(place: Path) -> tuple:
-    """The official batches, or six lossless WebP sheets, training first, and an index
-    of labels."""
-    if place.suffix != ".npz":
-        return _batches("CIFAR10", place)
-    y = np.load(place)["labels"]
-    stems = *(f"data_batch_{k}" for k in range(1, 6)), "test_batch"
-    *train, test = (_sheet(place.parent / f"{stem}.webp") for stem in stems)
-    return np.concatenate(train), y[:50000], test, y[50000:]
-
-
 def cifar100(place: Path) -> tuple:
-    """The official batches, or a lossy copy: six AVIF sheets, for Pillow 11.3 or later,
-    or the arrays unpacked from them."""
-    if not _lossy("cifar100", place):
+    """The official batches, or arrays in a file of numpy: a lossy copy."""
+    if place.is_dir():
         return _batches("CIFAR100", place)
-    z = np.load(place)
-    if "x_train" in z:
-        return z["x_train"], z["y_train"], z["x_test"], z["y_test"]
-    data = z["avif"]
-    y = z["labels"]
-    train = z["split"] == 0
-    sheets = (io.BytesIO(data[a:b].tobytes()) for a, b in pairwise(z["offsets"]))
-    x = np.concatenate([_sheet(sheet) for sheet in sheets])
-    return x[train], y[train], x[~train], y[~train]
-
-
-def _lossy(name: str, place: Path) -> bool:
-    return name == "cifar100" and place.suffix == ".npz"
-
-
-def _folder(path: Path) -> Any:
-    """torchvision's list of the images in a folder for each class, without what the
-    operating system hides."""
-    with extra("data"):
-        from torchvision.datasets import ImageFolder, folder
-
-    def is_image(file: str) -> bool:
-        hidden = Path(file).name.startswith(".")
-        return not hidden and folder.is_image_file(file)
-
-    return ImageFolder(path, is_valid_file=is_image)
-
-
-def _cinic10(place: Path) -> list:
-    """``{train,test}/<class>/*.png``, 90,000 each; as the authors of FedGKT do, the
-    90,000 of ``valid`` are left alone."""
-    train = _folder(place / "train")
-    test = _folder(place / "test")
-    if len(train.classes) != 10 or test.classes != train.classes:
-        raise DataError("train and test have no folders for the same 10 classes")
-    return [train.samples, test.samples]
-
-
-def _tiny_imagenet(place: Path) -> list:
-    """``train/<class>/images/*.JPEG``, 500 of each class; copies without ``images`` are
-    read, too. The published test pictures have no labels, so those of ``val`` are the
-    test."""
-    train = _folder(place / "train")
-    text = (place / "val" / "val_annotations.txt").read_text(encoding="utf-8")
-    test = []
-    for line in text.splitlines():
-        file, label, *_ = line.split("\t")
-        test.append((place / "val" / "images" / file, train.class_to_idx[label]))
-    return [train.samples, test]
-
-
-def _pictures(listed: Callable[[Path], list], side: int, place: Path) -> tuple:
-    """Listed files in RGB, grey ones too, with their labels."""
-    arrays = []
-    for listing in listed(place):
-        x = np.empty((len(listing), side, side, 3), np.uint8)
-        for row, (file, _) in zip(x, listing, strict=True):
-            image = open_image(file)
-            if image.size != (side, side):
-                raise DataError(f"{file} is {image.width} x {image.height} pixels.")
-            row[:] = np.asarray(image.convert("RGB"))
-        arrays += [x, np.array([label for _, label in listing])]
-    return tuple(arrays)
+    arrays = np.load(place)
+    return tuple(arrays[name] for name in ("x_train", "y_train", "x_test", "y_test"))
 
 
 READERS: dict[str, Callable[[Path], tuple]] = {
     "digits": digits,
     "mnist": mnist,
     "fashion_mnist": mnist,
-    "cifar10": cifar10,
+    "cifar10": partial(_batches, "CIFAR10"),
     "cifar100": cifar100,
-    "cinic10": partial(_pictures, _cinic10, 32),
-    "tiny_imagenet": partial(_pictures, _tiny_imagenet, 64),
 }
 
 
@@ -441,8 +314,6 @@ def load(name: str) -> Source:
         test_x, test_y = _tensors(other_x, other_y, classes)
         mean, std = moments(train_x)
     except Exception as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise MemoryError(f"There is not enough memory to read {name}.") from error
         why = f"cannot be read ({reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error
     return Source(
@@ -455,18 +326,7 @@ def load(name: str) -> Source:
         std,
         classes,
         coarse=np.array(COARSE) if name == "cifar100" else None,
-        note=LOSSY if _lossy(name, place) else _subset(name, len(train_y), len(test_y)),
-    )
-
-
-def _subset(name: str, train: int, test: int) -> str:
-    """A note on a copy with so many images; empty if it is whole."""
-    whole = facts(name)
-    if (train, test) == (whole.train, whole.test):
-        return ""
-    return (
-        f"a part of {name}: {train:,} of {whole.train:,} images to train, {test:,} of "
-        f"{whole.test:,} to test"
+        note=LOSSY if place.name == "cifar100.npz" else "",
     )
 
 

@@ -37,11 +37,10 @@ class Experiment(Settings):
     task : str
         classification, detection or segmentation
     dataset : str
-        digits (in the package), mnist, fashion_mnist, cifar10, cifar100, cinic10,
-        tiny_imagenet, or your own, mine.py:name, a function that makes data by
-        fl.data.arrays or another maker; for detection and segmentation digits, or
-        digits:0.8 of that difficulty from 0 to 1, voc and coco, or voc:96 for pictures
-        of 96 pixels
+        digits (in the package), mnist, fashion_mnist, cifar10, cifar100, or your own,
+        mine.py:name, a function that makes data by fl.data.arrays or another maker; for
+        detection and segmentation digits, or digits:0.8 of that difficulty from 0 to 1,
+        voc and coco, or voc:96 for pictures of 96 pixels
     clients : int or str
         number of clients; or "users" for one client a user of the data
     partition : str

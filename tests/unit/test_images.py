@@ -1,7 +1,6 @@
 """The embedded set is fixed, copies load, and an absent or damaged one says so in a sentence."""
 
 import gzip
-import shutil
 import struct
 import urllib.error
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from fedlearn.data import images
+from fedlearn.data import images, makers
 from fedlearn.errors import DataError
 
 
@@ -95,7 +94,7 @@ def test_digits_is_fixed():
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist_files_and_the_cache_comes_second(empty, packed):
-    assert not images.available("mnist")
+    assert not images.find_copy("mnist")
     for place in (
         empty / "mine",
         empty / "cache",
@@ -128,12 +127,12 @@ def test_cifar100_arrays(empty):
 
 def test_folders_of_pictures(empty):
     mine = empty / "mine"
-    write_cinic10(mine / "cinic-10")
+    cinic = f"{images.data_path('fed_gkt', 'cinic10.py')}:pictures"
+    with pytest.raises(DataError, match=f"688 MB.*{mine}"):
+        makers.find(cinic)
+    write_cinic10(mine / "CINIC-10")
     write_tiny_imagenet(mine / "tiny-imagenet-200")
-    for inside in ("cinic-10/test/cat", "tiny-imagenet-200/train/n09/images"):
-        for name in (".DS_Store", "Thumbs.db", "._0.png"):  # the operating system's
-            (mine / inside / name).write_text("x")
-    d = images.load("cinic10")
+    d = makers.find(cinic)
     assert (
         d.train_y.tolist()
         == d.test_y.tolist()
@@ -141,8 +140,8 @@ def test_folders_of_pictures(empty):
     )
     assert (d.train_x[:, 0, 0, 0] == 20 * d.train_y).all()
     assert not d.train_x[:, 2].any(), "the validation set (1) is left alone"
-    assert (d.test_x[:, 2] == 2).all() and "20 of 90,000 images to train" in d.note
-    d = images.load("tiny_imagenet")
+    assert (d.test_x[:, 2] == 2).all()
+    d = makers.find(f"{images.data_path('fed_repopt', 'tiny_imagenet.py')}:pictures")
     assert d.train_y.tolist() == [0, 0, 1, 1, 2, 2]
     assert d.test_y.tolist() == [2, 1, 0], "by the annotations, not by the files' names"
     for x, y in ((d.train_x, d.train_y), (d.test_x, d.test_y)):
@@ -152,36 +151,25 @@ def test_folders_of_pictures(empty):
     )
 
 
-CAT, VAL = (
-    "CINIC-10/train/cat/cifar10-train-0.png",
-    "tiny-imagenet-200/val/val_annotations.txt",
-)
 RAW = "MNIST/raw/train-images-idx3-ubyte.gz"
 
 
 @pytest.mark.parametrize(
-    "name, file, harm, says",
+    "file, harm, says",
     [
-        ("cinic10", CAT, lambda p: picture(p, 0, 16), "train-0.png is 16 x 16 pixels"),
-        ("cinic10", CAT, lambda p: p.write_bytes(p.read_bytes()[:-40]), "train-0.png is no pict"),
-        ("cinic10", CAT, lambda p: shutil.rmtree(p.parent), "the same 10 classes"),
-        ("tiny_imagenet", VAL, lambda p: p.unlink(), "val_annotations"),
-        ("tiny_imagenet", VAL, lambda p: p.write_text("val_9"), "not enough values"),
-        ("mnist", RAW, lambda p: p.write_bytes(p.read_bytes()[:40]), "cannot be read"),
-        ("mnist", RAW.replace("images-idx3", "labels-idx1"),
+        (RAW, lambda p: p.write_bytes(p.read_bytes()[:40]), "cannot be read"),
+        (RAW.replace("images-idx3", "labels-idx1"),
          lambda p: p.write_bytes(gzip.compress(struct.pack(">2I", 2049, 12) + bytes([10] * 12))),
          "do not fit together"),
     ],
 )  # fmt: skip
-def test_damaged_copies_are_named(empty, name, file, harm, says):
-    write_cinic10(empty / "mine" / "CINIC-10")
-    write_tiny_imagenet(empty / "mine" / "tiny-imagenet-200")
+def test_damaged_copies_are_named(empty, file, harm, says):
     write_mnist(empty / "mine" / "MNIST" / "raw", True)
     harm(empty / "mine" / file)
     with pytest.raises(
-        DataError, match=f"copy of {name} at .*{says}.*replace or remove"
+        DataError, match=f"copy of mnist at .*{says}.*replace or remove"
     ):
-        images.load(name)
+        images.load("mnist")
 
 
 def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch):
@@ -190,7 +178,7 @@ def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch):
     (empty / "cache" / "MNIST" / "raw").mkdir(parents=True)
 
     def fetch(folder, download):
-        assert not images.available("mnist") and Path(folder).parent == empty / "cache"
+        assert not images.find_copy("mnist") and Path(folder).parent == empty / "cache"
         write_mnist(Path(folder) / "MNIST" / "raw", False)
         if fails:
             raise urllib.error.URLError("no route\nto host")
@@ -199,7 +187,7 @@ def test_a_download_appears_whole_or_not_at_all(empty, monkeypatch):
     fails = True
     with pytest.raises(DataError, match="no route to host"):
         images.load("mnist")
-    assert not images.available("mnist")
+    assert not images.find_copy("mnist")
     fails = False
     assert len(images.load("mnist").train_y) == 12
     assert [path.name for path in (empty / "cache").iterdir()] == ["MNIST"]

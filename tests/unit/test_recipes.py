@@ -167,11 +167,11 @@ def test_a_rate_is_chosen_on_validation_images(monkeypatch):
 
 def test_missing_data_are_named_before_the_first_run(monkeypatch):
     monkeypatch.setenv("FEDLEARN_OFFLINE", "1")
-    monkeypatch.setattr(images, "available", lambda name: name == "digits")
+    monkeypatch.setattr(images, "find_copy", lambda name: None)
     made(monkeypatch, {"A": {"method": "fedavg"}}, network="mlp")
     runs = recipes.RECIPES["made"]["quick"]["runs"]
-    runs.append(runs[0] | {"dataset": "cinic10"})
-    with pytest.raises(fl.DataError, match="cinic10"):
+    runs.append(runs[0] | {"dataset": "mnist"})
+    with pytest.raises(fl.DataError, match="mnist"):
         recipes.reproduce("made", progress=False)
     assert labels() == []
 
