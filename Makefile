@@ -58,8 +58,7 @@ test-unit: env # the package
 	@MPLBACKEND=Agg $(PY) $(PYTEST) tests/unit
 test-chapters: env # every lesson through nbval, with other parameters; papermill executes all pages when the book is built
 	@$(PY) tests/chapters/other.py _build/other
-	@$(PY) $(PYTEST) _build/other $(NBVAL) $(if $(SLOW),,--ignore-glob='*_audit.ipynb')
-	@$(PY) $(PYTEST) tests/chapters
+	@$(PY) $(PYTEST) tests/chapters _build/other $(NBVAL) $(if $(SLOW),,--ignore-glob='*_audit.ipynb')
 test-golden: env # histories of every method, against stored ones
 	@$(PY) tests/golden/golden.py compare
 test-processors: env # fast tests, chapters and their sentences under seven kinds of arithmetic
@@ -68,8 +67,7 @@ test-class: env # the class edition through nbgrader and otter-grader, in an env
 	@if $(ENV) class; then "$(VENV)-class/bin/python" $(PYTEST) --dist loadscope tests/class; fi
 test-flower: env # the same methods on Flower, in an environment of its own
 	@if $(ENV) flower; then $(PY) tests/chapters/other.py _build/other-flower together/flower $(if $(SLOW),together/flower_audit) && \
-	  MPLBACKEND=Agg "$(VENV)-flower/bin/python" $(PYTEST) --dist loadfile tests/flower && \
-	  "$(VENV)-flower/bin/python" $(PYTEST) $(NBVAL) _build/other-flower; fi
+	  "$(VENV)-flower/bin/python" $(PYTEST) tests/flower _build/other-flower $(NBVAL); fi
 test-browser: $(if $(SLOW),$(BOOK:book=pdf),$(BOOK)) # the built site and live widgets in headless Chromium (a choice of pages)
 	@CHROMIUM="$$($(PY) tests/browser/chromium.py)" && export CHROMIUM && $(PY) $(PYTEST) tests/browser
 test-install: env # wheel and sdist in empty environments; lessons beside what Colab holds

@@ -5,8 +5,9 @@ are read:
 
 1. when the package, the data, the pinned versions or Python itself changed since the
    last build, the cache is emptied;
-2. chapters that are then missing from the cache are executed by papermill, with their
-   own parameters, side by side (FEDLEARN_JOBS at a time, one thread each);
+2. chapters, and pages of Markdown with code, that are then missing from the cache are
+   executed by papermill, with their own parameters, side by side (FEDLEARN_JOBS at a
+   time, one thread each);
 3. the page of a chapter that failed says so below its title: all pages are built, and
    those that are not complete are named last. What a chapter showed until it failed is
    in the cache, marked, and executed again by the next build.
@@ -35,6 +36,7 @@ import papermill
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from jupyter_client.kernelspec import KernelSpecManager
+from myst_nb.core.read import create_nb_reader
 from papermill.exceptions import PapermillExecutionError
 from papermill.execute import remove_error_markers
 from sphinx.util import logging
@@ -101,14 +103,17 @@ def execute_side_by_side(app, env, docnames):
     cache = get_cache(config.execution_cache_path)
     missing = []
     for path in map(Path, map(env.doc2path, docnames)):
-        if path.suffix == ".ipynb":
-            notebook = nbformat.read(path, 4)
+        text = path.read_text(encoding="utf-8")
+        if reader := create_nb_reader(path, env.myst_config, config, text):
+            notebook = reader.read(text)
             try:
                 again = cache.match_cache_notebook(notebook).data.get("error")
             except KeyError:
                 again = True
             if again:
                 missing.append((path, notebook))
+    # what runs for long begins first: then no page runs alone at the end
+    missing.sort(key=lambda job: job[0].stat().st_size, reverse=True)
 
     holds = os.environ.get("FEDLEARN_HOLDS")
     hold = runpy.run_path(holds)["hold"] if holds else None
@@ -121,7 +126,7 @@ def execute_side_by_side(app, env, docnames):
         log.info("executing %s", page)
         began, error = time.perf_counter(), None
         with TemporaryDirectory() as folder:
-            out = Path(folder) / path.name
+            out = Path(folder) / "executed.ipynb"
             try:
                 done = papermill.execute_notebook(
                     asked,

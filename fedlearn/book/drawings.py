@@ -19,7 +19,7 @@ def drawing(path: str, **values: Any) -> dict[str, Any]:
     In the file ``$BLUE``, ``$BOLD`` and the like are the looks of that name in
     ``vega``, and ``$SHADES`` are the colours of signed numbers.
     """
-    from . import vega  # loads slowly, and the checks of a chapter need no picture
+    from . import vega  # the checks of a chapter need no picture
 
     text = data_path(f"{path}.yaml").read_text(encoding="utf-8")
     looks = {name: getattr(vega, name) for name in LOOKS}
@@ -28,12 +28,10 @@ def drawing(path: str, **values: Any) -> dict[str, Any]:
         {name: json.dumps(look) for name, look in looks.items()}
     )
     spec = yaml.safe_load(filled)
-    params = {param["name"]: param for param in spec.pop("params")}
+    params = {param["name"]: param for param in spec["params"]}
     for name, value in values.items():
         pick(name, params, "parameter")["value"] = value
-    layers = spec.pop("layer")
-    frame = vega.layered(spec.pop("height"), params.values(), (), **spec)
-    return frame | {"layer": layers}
+    return vega.layered(**spec)
 
 
 def speeds() -> dict[str, dict[str, float]]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ..data import data_path
+from ..errors import extra
 from ..seeing import TASKS
 from ..seeing.scenes import SIDE
 from .check import Function, Reasons, compared, number, varied
@@ -123,7 +124,9 @@ def scene_chart(
     """The spec of a chart with axes in pixels of a scene, to the right and down. The
     ``layers`` are on top of ``images``, which have a url, left and top. A pixel of a
     scene is ``unit`` pixels of the screen in both directions."""
-    from .vega import alt, layered
+    import altair as alt
+
+    from .vega import layered
 
     side = SIDE * unit
     look = {
@@ -141,10 +144,16 @@ def scene_chart(
         alt.Y("top:Q", scale=down),
         alt.Url("url:N"),
     )
+    context = {"top_level": False}
+    with alt.data_transformers.enable(consolidate_datasets=False):
+        marks = [
+            layer.to_dict(validate=False, context=context)
+            for layer in (scenes, *layers)
+        ]
     chart = layered(
         round((height + MARGIN) * unit),
         params,
-        [scenes, *layers],
+        marks,
         width=round(width * unit),
         config={
             "view": {"stroke": None},
@@ -159,19 +168,23 @@ def scene_chart(
 def steer_box() -> dict[str, Any]:
     """One cell's box over a scene, under sliders for the cell and the four numbers of
     Eq. (10.1), and how much it overlaps with the true one, Eq. (10.2)."""
-    from .vega import AMBER, BOLD, GREY, ONE, alt, slider
+    with extra("lesson"):
+        import altair as alt  # takes long to load
+
+    from .vega import AMBER, BOLD, GREY, slider
 
     images, objects = scenes_of("detection")
     a, b, c, d = objects[STEERED, 0, :4].tolist()
     truth = {"x1": a, "y1": b, "x2": c, "y2": d}
     grid = [{"x1": 8 * (k // 8), "y1": 8 * (k % 8)} for k in range(64)]
-    cell = alt.Chart(ONE).transform_calculate(
+    once = alt.InlineData(values=[{}])
+    cell = alt.Chart(once).transform_calculate(
         x1="8*column",
         y1="8*row",
         x2="8*column + 8",
         y2="8*row + 8",
     )
-    box = alt.Chart(ONE).transform_calculate(
+    box = alt.Chart(once).transform_calculate(
         cx="8 * (column + 1 / (1 + exp(-ox)))",
         cy="8 * (row + 1 / (1 + exp(-oy)))",
         w="8 * exp(ow)",
@@ -220,7 +233,7 @@ def steer_box() -> dict[str, Any]:
 
 def csv_chart(names: Sequence[str], rows: Iterable[Sequence[float]]) -> Any:
     """A chart of rows of numbers, as CSV, which is much shorter than JSON."""
-    from .vega import alt
+    import altair as alt
 
     lines = [",".join(map(str, row)) for row in (names, *rows)]
     parse = {"type": "csv", "parse": dict.fromkeys(names, "number")}
@@ -231,7 +244,10 @@ def csv_chart(names: Sequence[str], rows: Iterable[Sequence[float]]) -> Any:
 def moving_boxes(guess: float | None = None) -> dict[str, Any]:
     """Three test scenes with the boxes that a model draws, under sliders for clients,
     pooled layers and rounds; its mAP beside FedAvg's and the reader's guess."""
-    from .vega import AMBER, BOLD, WORDS, alt, slider
+    with extra("lesson"):
+        import altair as alt
+
+    from .vega import AMBER, BOLD, WORDS, slider
 
     spec = chapter_file("seeing")["grid"]
     test_x, test_y = scenes_of("detection", spec["shared"]["test"])

@@ -1,14 +1,10 @@
-"""What the book's charts share: Vega-Lite by Altair, computed in the page without a
-kernel."""
+"""What the book's charts share: Vega-Lite, computed in the page without a kernel."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from ..errors import extra
 
 with extra("lesson"):
-    import altair as alt
-
     from ..plot import COLOURS as PALETTE
     from ..plot import SIGNED
 
@@ -32,13 +28,12 @@ DOTTED = {
     "color": GREY,
     "aria": False,
 }  # the words beside it say it
-ONE = alt.InlineData(values=[{}])  # a mark that is there once
 
 
 def layered(
     height: int,
-    params: Iterable[dict[str, Any]],
-    layers: Iterable[alt.Chart],
+    params: list[dict[str, Any]],
+    layer: list[dict[str, Any]],
     *,
     grid: bool = True,
     **options: Any,
@@ -47,17 +42,14 @@ def layered(
     such as a title."""
     axis: dict[str, Any] = {"labelFontSize": 12, "titleFontSize": 12}
     config = {"font": "sans-serif", "axis": axis if grid else axis | {"grid": False}}
-    context = {"top_level": False}
-    with alt.data_transformers.enable(consolidate_datasets=False):
-        marks = [layer.to_dict(validate=False, context=context) for layer in layers]
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": config | {"legend": {"labelFontSize": 12}},
-        "params": list(params),
-        "layer": marks,
+        "params": params,
+        "layer": layer,
         **options,
     }
 

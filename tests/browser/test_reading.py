@@ -29,12 +29,15 @@ CLIPPED = """() => [...document.querySelectorAll('article .cell_input pre')]
   .filter(pre => pre.scrollWidth > pre.clientWidth + 1)
   .map(pre => pre.textContent.split('\\n').sort((a, b) => b.length - a.length)[0])"""
 # Pictures without text for axe, of thousands of elements: it walks over each, for minutes. Code is
-# coloured alike everywhere, so that the first cells stand for all; so is the reference of the API.
+# coloured alike everywhere, so that the first cells stand for all; so are the reference of the API
+# and the rows of a long table.
 LIGHTER = """() => {
   document.querySelectorAll('.fl-panel svg, mjx-container').forEach(e => e.replaceChildren());
   [...document.querySelectorAll('article pre')].slice(10)
     .forEach(e => { e.textContent = e.textContent; });
-  [...document.querySelectorAll('article dl.py')].slice(40).forEach(e => e.remove()); }"""
+  [...document.querySelectorAll('article dl.py')].slice(40).forEach(e => e.remove());
+  document.querySelectorAll('article tbody').forEach(
+    body => [...body.rows].slice(40).forEach(row => row.remove())); }"""
 # moderate and minor findings are the theme's (its logo stands outside of the landmarks)
 AXE = """options => axe.run({...options, preload: false, resultTypes: ['violations']}).then(
   result => result.violations.filter(v => ['serious', 'critical'].includes(v.impact))

@@ -26,6 +26,7 @@ import os
 import platform
 import sys
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ import torch
 
 import fedlearn as fl
 
+# here, since each process that computes histories needs them
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+warnings.simplefilter("ignore")
 FILE = Path(__file__).with_name("histories.jsonl.gz")
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")  # of instructions
 CASES = {
@@ -159,9 +164,6 @@ def main() -> int:
     parser.add_argument("--methods", nargs="+", default=list(fl.methods.METHODS))
     parser.add_argument("--engines", nargs="+", default=["sequential", "stacked"])
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
-    warnings.simplefilter("ignore")
     with gzip.open(FILE, "rt", encoding="utf-8") as file:
         home, stored = json.load(file)
     same_kind = machine() == home
@@ -176,8 +178,9 @@ def main() -> int:
     ]
     fresh = {}
     count = 0
-    for method, case, engine in keys:
-        new = history(method, case, engine)
+    with ProcessPoolExecutor(int(os.environ.get("FEDLEARN_JOBS", 1))) as pool:
+        histories = list(pool.map(history, *zip(*keys, strict=True)))
+    for (method, case, engine), new in zip(keys, histories, strict=True):
         key = f"{method} {case} {engine}"
         if arguments.action == "write":
             fresh[key] = new
