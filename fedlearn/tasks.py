@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from hashlib import blake2b
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -75,6 +76,8 @@ def per_class(seen: Seen) -> list[float]:
 
 def per_client(seen: Seen) -> list[float]:
     """The accuracy on the test samples of each client; NaN for a client without any."""
+    if seen.owners is None:
+        raise ValueError("The test samples have no owners.")
     clients, classes = seen.class_counts.shape
     accuracies = []
     for k in range(clients):
@@ -145,14 +148,20 @@ def measured(metrics: dict[str, Metric], seen: Seen) -> dict[str, Any]:
     """The columns, with None for all that is no finite number."""
     if not seen.predictions:
         return dict.fromkeys(metrics)
-    return {name: _column(metric(seen)) for name, metric in metrics.items()}
+    return {name: _column(name, metric(seen)) for name, metric in metrics.items()}
 
 
-def _column(value: Any) -> Any:
+def _column(name: str, value: Any) -> Any:
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, list | tuple):
-        return [_column(part) for part in value]
-    return None if value is None or not math.isfinite(value) else value
+        return [_column(name, part) for part in value]
+    if value is None:
+        return None
+    if not isinstance(value, Real):
+        raise ValueError(
+            f"The metric {name} gives {short(value)}, not a number or several."
+        )
+    return value if math.isfinite(value) else None
 
 
 # ---- the task
@@ -269,11 +278,11 @@ class Task:
 
     def measure(self, predictions: ByClient) -> dict[str, Any]:
         """The task's metrics, from predictions by client or, under None, for all."""
-        if not self.metrics:
-            return {}
-        labels = self.test[1].cpu()
-        seen = Seen(predictions, labels, self.owners, self.class_counts)
-        return measured(self.metrics, seen)
+        return measured(self.metrics, self.seen(predictions)) if self.metrics else {}
+
+    def seen(self, predictions: ByClient) -> Seen:
+        """The argument of metrics."""
+        return Seen(predictions, self.test[1].cpu(), self.owners, self.class_counts)
 
     @cached_property
     def class_counts(self) -> Tensor:
@@ -498,7 +507,7 @@ class Task:
         else:
             clients = assigned.clients
             partition = assigned
-            if source.test_users is not None:
+            if assigned.owner is source.users and source.test_users is not None:
                 owners = torch.as_tensor(source.test_users)
         if owners is None and per_client in metrics.values():
             raise ValueError(
@@ -570,18 +579,24 @@ def drawn(name: str, total: int, count: int | None, seed: int, purpose: str) -> 
 
 
 def find_owners(source: Source, clients: Any) -> partitions.Assigned | None:
-    """The users that the data name, as clients; None if samples are dealt out."""
-    if clients is None or isinstance(clients, str) and clients == "users":
-        if source.users is not None:
-            return partitions.Assigned(source.users)
-    if hasattr(clients, "__len__"):
+    """The clients of the samples, if the data or ``clients`` name them; None if samples
+    are dealt out."""
+    if isinstance(clients, str) and clients == "users" and source.users is None:
         raise ValueError(
-            'clients must be a whole number of at least 1, or "users" of data that name '
-            f"them, not {short(clients)}: users= of fl.data.arrays takes the user of "
-            "each sample, and fl.data.clients the data of each client."
+            f'{source.name} names no users for clients="users": users= of '
+            "fl.data.arrays and fl.data.dataset, and user= of fl.data.table, name them."
         )
-    if clients is not None:
-        check_whole("clients", clients)
+    if clients is None or isinstance(clients, str) and clients == "users":
+        return None if source.users is None else partitions.Assigned(source.users)
+    if isinstance(clients, list | tuple):
+        return partitions.positions(clients, len(source.train_y))
+    if isinstance(clients, str) or hasattr(clients, "__len__"):
+        raise ValueError(
+            'clients must be a whole number of at least 1, "users", or a list of '
+            f"positions for each client, not {short(clients)}: users= of fl.data.arrays "
+            "takes a name for each sample."
+        )
+    check_whole("clients", clients)
     return None
 
 
@@ -590,10 +605,9 @@ def find_partition(partition: Any) -> partitions.Partition | None:
     if isinstance(partition, str):
         return partitions.parse(partition)
     if not isinstance(partition, partitions.Partition | None):
-        raise ValueError(
-            f"{short(partition)} is no partition: fl.partition has functions that make "
-            "one, so call it, as in fl.partition.iid()."
-        )
+        name = getattr(partition, "__name__", short(partition))
+        call = f": call it, as in {name.lower()}(...)" if callable(partition) else ""
+        raise ValueError(f"{name} is no partition of fl.partition{call}.")
     return partition
 
 
@@ -675,6 +689,13 @@ class Classification(Task):
     augmentations = {"crop": crop, "flip": flip}
     loss = staticmethod(cross_entropy)  # type: ignore[assignment]
 
+    @staticmethod
+    def find_source(dataset: Any) -> Source:
+        source = makers.find(dataset)
+        if source.train_y.dim() > 1:
+            raise ValueError(f"{source.name} has more than one label a picture.")
+        return source
+
     def predict(self, net: nn.Module, x: Any) -> Any:
         """The class of each sample: an array of the labels' names, if they have any,
         else a tensor of numbers."""
@@ -727,7 +748,8 @@ def classification(*args: Any, **options: Any) -> Classification:
         "mine.py:name", a function that gives such data.
     clients
         Their number, by default 10; or "users", a client for each user that the data
-        name, which is the default if they name some.
+        name, which is the default if they name some; or a list of positions of training
+        samples for each.
     partition
         An object of ``fl.partition`` or its text, such as ``"dirichlet:0.5"``; IID by
         default.

@@ -7,18 +7,17 @@ sentence names the makers."""
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from itertools import compress
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from .. import extensions
 from ..errors import pick, short
@@ -44,7 +43,7 @@ MAKERS = (
     "of torchvision, and fl.data.table(frame, target=...) a DataFrame, as "
     "pandas.read_csv(path) and frame.to_pandas() make it"
 )
-PARTS = {*"train training test testing val valid validation dev".split()}  # no clients
+PARTS = "train training test testing val valid validation dev".split()  # no clients
 NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?(\.\d+)?")  # 0.5.1: a second 0.5
 ATTEMPTS = 256  # items that are read twice, to detect random transforms
 
@@ -69,7 +68,7 @@ class Part:
         """Those samples for which ``chosen``, bool [n], is true."""
         users = self.users
         if users is not None:
-            users = [*compress(users, chosen)]
+            users = [users[i] for i in np.flatnonzero(chosen)]
         return Part(self.x[chosen], self.y[chosen], users, self.names)
 
 
@@ -161,11 +160,10 @@ def clients(
     if not isinstance(data, Mapping | list) or not len(data):
         raise refusal("Clients are a list or a dictionary of the data of each", data)
     entries = data if isinstance(data, Mapping) else dict(enumerate(data))
-    wrong = []
-    for key in entries:
-        words = {*re.split("[^a-z]+", str(key).strip().lower())} - {"set", "x"}
-        if words and words <= PARTS:  # such as train_set
-            wrong.append(key)
+    words = [set(re.split("[^a-z]+", str(key).lower())) & {*PARTS} for key in entries]
+    wrong = [key for key in entries if str(key).strip().lower() in PARTS]
+    if all(words) and len(set().union(*words)) >= len(words) > 1:
+        wrong = list(entries)  # such as train_set and test_set
     if wrong:
         raise ValueError(
             f"{short(wrong)} are parts of a data set, not clients: the makers take a "
@@ -231,7 +229,7 @@ def dataset(
     """
     whole = _items(train, channels, keys)
     if users is not None:
-        whole = replace(whole, users=users_of(users))
+        whole = Part(whole.x, whole.y, users_of(users), whole.names)
     if not isinstance(test, Real):
         test = _items(test, channels, keys)
     return _source(name, whole, test, channels=channels)
@@ -271,10 +269,14 @@ def table(
     """
     check_frame(frame)
     _check_header(frame)
-    features = [column for column in frame.columns if column not in (target, user)]
+    columns = dict.fromkeys(frame.columns)
+    for column in [target] if user is None else [target, user]:
+        pick(column, columns, "column of the table")
+    features = [column for column in columns if column not in (target, user)]
     train = _rows(frame, features, target, user)
     if not isinstance(test, Real):
         check_frame(test)
+        pick(target, dict.fromkeys(test.columns), "column of the test table")
         test = _rows(test, features, target, user if user in test.columns else None)
     return _source(name, train, test, columns=tuple(features))
 
@@ -326,8 +328,6 @@ def _columns(frame: Any, features: Sequence) -> np.ndarray:
 
 
 def _rows(frame: Any, features: list, target: Any, user: Any) -> Part:
-    for column in [target] if user is None else [target, user]:
-        pick(column, dict.fromkeys(frame.columns), "column of the table")
     if not features:
         raise ValueError(f"The table has no column of features besides {target!r}.")
     y = labels_of(frame[target].tolist())
@@ -346,20 +346,30 @@ def _rows(frame: Any, features: list, target: Any, user: Any) -> Part:
 def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     """The items of a map-style data set."""
     sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    other = isinstance(dataset, str | tuple | Mapping | IterableDataset)
-    if other or hasattr(dataset, "columns") or not sized:
+    other = isinstance(dataset, str | tuple | Mapping) or hasattr(dataset, "columns")
+    if other or not sized:
         raise refusal(
             "A map-style data set has a length and items (image, label)", dataset
         )
-    pairs = [_pair(dataset[i], keys) for i in range(len(dataset))]
-    for i in range(0, len(pairs), len(pairs) // ATTEMPTS + 1):
-        if any(map(_differs, _pair(dataset[i], keys), pairs[i])):
+    try:
+        pairs = [_pair(dataset[i], keys) for i in range(len(dataset))]
+        places = np.linspace(0, len(pairs) - 1, min(ATTEMPTS, len(pairs))).astype(int)
+        again = {i: _pair(dataset[i], keys) for i in places.tolist()}
+    except (LookupError, TypeError, AttributeError, NotImplementedError) as error:
+        raise ValueError(
+            "A map-style data set has a length and items (image, label): to read "
+            f"{type(dataset).__name__} gives {type(error).__name__} "
+            f"({short(str(error))})."
+        ) from error
+    for i, pair in again.items():
+        if any(map(_differs, pair, pairs[i])):
             raise ValueError(
                 f"Item {i} of {type(dataset).__name__} differs when it is read twice: "
                 'leave the random transform out, and say augment=("crop", "flip") to '
                 "the task."
             )
-    _check_files(dataset)
+    for inner, _ in _inside(dataset):
+        _check_files(inner)
     pixels = array_of([image for image, _ in pairs])
     if pixels.ndim > 2 and pixels.dtype == np.int16 and pixels.min() < 0:
         raise ValueError(
@@ -370,6 +380,8 @@ def _items(dataset: Any, channels: str | None, keys: tuple | None) -> Part:
     part = Part(samples_of(pixels, channels), labels_of([label for _, label in pairs]))
     names = _class_names(dataset, keys)
     if names and part.y.dtype.kind == "i":
+        if part.y.max() >= len(names):
+            raise ValueError(f"Label {part.y.max()} has no name among {short(names)}.")
         return Part(part.x, np.array(names)[part.y], names=names)
     return part
 
@@ -383,8 +395,8 @@ def _pair(item: Any, keys: tuple | None) -> tuple:
         )
     place, other = keys or (0, 1)
     image = item[place]
-    if isinstance(image, np.ndarray | Tensor):
-        image = deepcopy(image)  # the data set may write into it again
+    if isinstance(image, np.ndarray | Tensor):  # the data set may write into it again
+        image = np.array(image) if isinstance(image, np.ndarray) else image.clone()
     return image, item[other]
 
 
@@ -395,51 +407,65 @@ def _differs(value: Any, other: Any) -> bool:
     return first.tobytes() != second.tobytes()
 
 
+def _inside(dataset: Any, labelled: bool = True) -> Iterator[tuple[Any, bool]]:
+    """The data sets inside wrappers, each with a mark whether the items have its labels:
+    PyTorch's wrappers keep labels, others may change them."""
+    parts = []
+    if not hasattr(dataset, "classes"):
+        held = getattr(dataset, "__dict__", {}).values()
+        parts = [part for part in held if isinstance(part, Dataset)]
+        parts = getattr(dataset, "datasets", parts)
+    if not parts:
+        yield dataset, labelled
+        return
+    labelled = labelled and isinstance(dataset, Subset | ConcatDataset)
+    for part in parts:
+        yield from _inside(part, labelled)
+
+
 def _class_names(dataset: Any, keys: tuple | None) -> tuple:
     """The names that torchvision or Hugging Face have for the labels 0, 1, ..."""
-    if isinstance(dataset, Subset):
-        return _class_names(dataset.dataset, keys)
-    if isinstance(dataset, ConcatDataset):
-        options = {_class_names(part, keys) for part in dataset.datasets}
-        if len(options) > 1:
-            raise ValueError(
-                "The parts of a data set have different classes, "
-                f"{short(sorted(options))}: fl.data.clients matches those of several "
-                "data sets by their names."
-            )
-        return options.pop()
-    names = getattr(dataset, "classes", ())
-    features = getattr(dataset, "features", None)
-    if keys is not None and isinstance(features, Mapping):
-        names = getattr(features.get(keys[1]), "names", names)
-    changed = getattr(dataset, "target_transform", None)
-    if changed or not isinstance(names, list | tuple):
-        return ()
-    if len(set(names)) < len(names):
-        raise ValueError(f"Classes have different names, unlike {short(names)}.")
-    return tuple(map(str, names))
+    options = set()
+    for inner, labelled in _inside(dataset):
+        texts = getattr(inner, "classes", ())
+        features = getattr(inner, "features", None)
+        if keys is not None and isinstance(features, Mapping):
+            texts = getattr(features.get(keys[1]), "names", texts)
+        changed = not labelled or getattr(inner, "target_transform", None)
+        usable = isinstance(texts, list | tuple) and not changed
+        texts = tuple(map(str, texts)) if usable else ()
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"Classes have different names, unlike {short(texts)}.")
+        options.add(texts)
+    if len(options) > 1:
+        raise ValueError(
+            f"The parts of a data set have different classes, {short(sorted(options))}: "
+            "fl.data.clients matches those of several data sets by their names."
+        )
+    return options.pop() if options else ()
 
 
 def _check_files(dataset: Any) -> None:
-    """For folders of images, whose files may hold more than their loader and their
+    """For a folder of images, whose files may hold more than its loader and its
     transform keep: pixels that are cut to 8 bits and indices of a palette are refused,
     and a warning says that transparency is left out."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
-    inside = [*getattr(dataset, "__dict__", {}).values()]
-    for part in [*inside, *getattr(dataset, "datasets", ())]:
-        if isinstance(part, Dataset):
-            _check_files(part)
     loader = getattr(dataset, "loader", None)
     samples = getattr(dataset, "samples", None)
     if not (callable(loader) and isinstance(samples, list)):
         return
-    opaque = getattr(loader, "__name__", "") in ("default_loader", "pil_loader")
+    name = getattr(loader, "__name__", "")
+    opaque = name in ("default_loader", "pil_loader")  # of torchvision
     checked = set()
     for path, *_ in samples:
         try:
             picture = Image.open(path)
-        except (OSError, AttributeError):  # no file of a picture
+        except (
+            UnidentifiedImageError,
+            OSError,
+            AttributeError,
+        ):  # no file of a picture
             return
         with picture:
             if opaque and has_transparency(picture):
@@ -455,30 +481,15 @@ def _check_files(dataset: Any) -> None:
                     checked.add(picture.mode)
 
 
-def _check_palette(dataset: Any, path: Any, picture: Any) -> bool:
-    """``ValueError`` if a transform gets the indices of a palette."""
-    loaded = dataset.loader(path)
-    if getattr(dataset, "transform", None) and getattr(loaded, "mode", "") == "P":
-        raise ValueError(
-            f"{path} has a palette, of which the transform gets the indices: resolve it "
-            "before, by loader=lambda path: PIL.Image.open(path).convert('RGB'), or "
-            "'RGBA'."
-        )
-    return True
-
-
 def _check_depth(dataset: Any, path: Any, picture: Any) -> bool:
-    """``ValueError`` if a loader or a transform cuts pixels of 16 bits. False if this
-    picture cannot show it."""
-    transform = getattr(dataset, "transform", None) or np.asarray
+    """``ValueError`` if a data set cuts pixels of 16 bits. False if this picture cannot
+    show it."""
     if picture.mode in DEEP:
         cut = cut_to_bytes(picture)
         if not _differs(picture, cut):
             return False
-        loaded = dataset.loader(path)
-        if not hasattr(loaded, "convert"):  # an array, which another library has read
-            return True
-        if _differs(transform(loaded), transform(cut.convert(loaded.mode))):
+        whole, copy = _read(dataset, path), _read(dataset, cut)
+        if copy is None or not np.array_equal(whole, copy):
             return True
     raise ValueError(
         f"{path} has 16 bits or fractions, of which the loader or the transform keeps 0 "
@@ -486,6 +497,42 @@ def _check_depth(dataset: Any, path: Any, picture: Any) -> bool:
         '(numpy.asarray(picture) // 257).astype("uint8"), and read colours of 16 bits '
         "with another library."
     )
+
+
+def _check_palette(dataset: Any, path: Any, picture: Any) -> bool:
+    """``ValueError`` if a data set takes indices of a palette for grey pixels."""
+    from PIL import Image
+
+    mode = "RGBA" if has_transparency(picture) else "RGB"
+    read = _read(dataset, path)
+    colours = _read(dataset, picture.convert(mode))
+    indices = _read(dataset, Image.fromarray(np.asarray(picture)))
+    if read is None or colours is None or indices is None:
+        return True
+    if np.array_equal(read, colours):
+        return True
+    if read.shape == colours.shape and not np.array_equal(read, indices):
+        return True
+    raise ValueError(
+        f"{path} has a palette, of which the transform gets the indices: begin it with "
+        f'picture.convert("{mode}").'
+    )
+
+
+def _read(dataset: Any, picture: Any) -> np.ndarray | None:
+    """What a folder of images gives for a file, or for a copy of a picture; None if its
+    loader or its transform refuses the copy."""
+    transform = getattr(dataset, "transform", None)
+    with TemporaryDirectory() as folder:
+        path = picture
+        if hasattr(picture, "save"):
+            path = str(Path(folder, "copy.tiff"))
+            picture.save(path)
+        try:
+            image = dataset.loader(path)
+            return array_of(transform(image) if transform else image)
+        except Exception:
+            return None
 
 
 # ---- shared by the makers
@@ -498,7 +545,14 @@ def _samples(x: Any, y: Any, users: Any = None, *, channels: str | None) -> Part
 
 def _entry(entry: Any, channels: str | None, keys: tuple | None) -> Part:
     """(x, y), or a map-style data set."""
-    if isinstance(entry, tuple) and len(entry) == 2:
+    pair = isinstance(entry, tuple | list) and len(entry) == 2
+    pair = pair and (isinstance(entry, tuple) or hasattr(entry[0], "shape"))
+    if hasattr(entry[0] if pair else entry, "columns"):
+        raise ValueError(
+            "A DataFrame is no (x, y): fl.data.table takes one for all clients "
+            "(pandas.concat makes it), with user=."
+        )
+    if pair:
         return _samples(*entry, channels=channels)
     return _items(entry, channels, keys)
 
@@ -507,7 +561,8 @@ def check_alike(title: str, part: Part, other_title: str, other: Part) -> None:
     """``ValueError`` if two parts differ in the form of samples or the kind of
     labels."""
     check_scale(title, part.x, other_title, other.x)
-    kind, other_kind = (KINDS[each.y.dtype.kind] for each in (part, other))
+    kind = KINDS[part.y.dtype.kind]
+    other_kind = KINDS[other.y.dtype.kind]
     if kind != other_kind:
         raise ValueError(
             f"{title} has labels that are {kind}, {other_title} {other_kind}: labels "
@@ -516,11 +571,14 @@ def check_alike(title: str, part: Part, other_title: str, other: Part) -> None:
 
 
 def _common_names(parts: list[Part]) -> tuple:
-    """The names of classes of several parts, in the order of the first; empty if not
-    all have them."""
-    if not all(part.names for part in parts):
-        return ()
-    return tuple(dict.fromkeys(name for part in parts for name in part.names))
+    """The names of classes of several parts, in the order of the first; empty if none
+    has any."""
+    names = [name for part in parts for name in part.names]
+    if names and not all(part.names for part in parts):
+        raise ValueError(
+            "Labels are all of one kind: some of these data sets have no class names."
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def split_off(groups: np.ndarray, test: float) -> np.ndarray:
@@ -532,14 +590,14 @@ def split_off(groups: np.ndarray, test: float) -> np.ndarray:
         )
     chosen = np.zeros(len(groups), bool)
     random = np.random.RandomState(0)
-    values = np.unique(groups)
-    for value in values:
-        members = random.permutation(np.flatnonzero(groups == value))
+    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    for members in np.split(np.argsort(group, kind="stable"), np.cumsum(counts)[:-1]):
+        members = random.permutation(members)
         count = min(int(len(members) * test + 0.5), len(members) - 1)
         chosen[members[:count]] = True
     if not chosen.any():
         raise ValueError(
-            f"test={test} of each of {len(values)} classes or users is less than a "
+            f"test={test} of each of {len(counts)} classes or users is less than a "
             "sample: give a test set, test=(x, y)."
         )
     return chosen

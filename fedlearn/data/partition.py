@@ -5,10 +5,11 @@ array with the owner of each sample, so neither gap nor overlap can arise; a cli
 without samples is refused."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..errors import check_number, check_whole, pick
+from ..errors import check_number, check_whole, pick, short
 from .images import data_path
 
 # of a hundred clients, 1,000 images and alpha 0.1, one draw in a thousand is accepted
@@ -54,6 +55,7 @@ class Partition:
         every client would get a sample."""
         labels = np.asarray(labels)
         n = len(labels)
+        need(clients >= 1, f"A federation needs at least one client, not {clients}.")
         need(
             clients <= n,
             f"{clients} clients cannot share {n} samples: use fewer clients.",
@@ -163,13 +165,23 @@ class Shards(Partition):
         return holder[_cut(np.argsort(labels, kind="stable"), count)]
 
 
+def _class_owner(order, clients):
+    """The owner of each class, neighbours in this order together."""
+    n = len(order)
+    need(
+        clients <= n,
+        f"{clients} clients cannot each own one of {n} classes: use fewer clients.",
+    )
+    return _cut(order, clients)
+
+
 @dataclass(frozen=True)
 class Classes(Partition):
     """No class is shared: two clients hold 0-4 and 5-9, the artificial non-IID of
     FedMMD."""
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
-        return _cut(np.arange(labels.max() + 1), clients)[labels]
+        return _class_owner(np.arange(labels.max() + 1), clients)[labels]
 
 
 @dataclass(frozen=True)
@@ -196,7 +208,7 @@ class MainClass(Partition):
             main = k[:, None] % len(classes) == classes  # [clients, classes]: owned?
         else:
             order = classes if coarse is None else np.argsort(coarse, kind="stable")
-            main = k[:, None] == _cut(order, clients)  # neighbours together
+            main = k[:, None] == _class_owner(order, clients)
         counts = np.zeros(main.shape, np.int64)
         moved = np.zeros(clients, np.int64)
         for c in classes:
@@ -258,34 +270,63 @@ class Table(Partition):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Assigned(Partition):
-    """``owner`` int [n] is each training sample's client."""
+    """``owner`` int [n] is each training sample's client, -1 if it has none."""
 
     owner: np.ndarray
 
     def __repr__(self) -> str:
-        return f"Assigned({self.clients} clients, {len(self.owner)} samples)"
+        return f"Assigned({self.clients} clients, {(self.owner >= 0).sum()} samples)"
 
     @property
     def clients(self) -> int:
         """Their number, one more than the largest in ``owner``."""
-        return int(self.owner.max()) + 1
+        return int(self.owner.max(initial=-1)) + 1
 
     def owners(self, labels, clients, rng, coarse) -> np.ndarray:
         return self.owner
 
 
+def positions(lists: Any, count: int) -> Assigned:
+    """The owners of ``count`` samples, from a list of positions for each client. A
+    sample that is in no list has no owner.
+
+    Examples
+    --------
+    >>> positions([[0, 2], [1]], 4).owner.tolist()
+    [0, 1, 0, -1]
+    """
+    need(len(lists), "At least one client needs a list of positions.")
+    owner = np.full(count, -1, np.int64)
+    for k, numbers in enumerate(lists):
+        try:
+            i = np.asarray(numbers)
+        except ValueError:  # arrays of several shapes, such as (x, y)
+            i = np.empty(0)
+        fits = i.ndim == 1 and i.size and i.dtype.kind in "iu"
+        fits = fits and 0 <= i.min() and i.max() < count
+        need(
+            fits and len(np.unique(i)) == len(i) and (owner[i] < 0).all(),
+            f"Client {k} has {short(numbers)}, not positions, 0 to {count - 1}, at "
+            "least one a client, and never a sample twice: users= of fl.data.arrays "
+            "takes the user of each sample, and fl.data.clients the data of each "
+            "client.",
+        )
+        owner[i] = k
+    return Assigned(owner)
+
+
 iid, permuted, dirichlet, shards = Iid, Permuted, Dirichlet, Shards
 classes, main_class, table = Classes, MainClass, Table
 
-# name: (constructor, reader of its argument or None)
+# name: (constructor, reader of its argument or None, an example)
 PARTS = {
-    "iid": (Iid, None),
-    "dirichlet": (Dirichlet, float),
-    "shards": (Shards, int),
-    "classes": (Classes, None),
-    "main_class": (MainClass, float),
-    "permuted": (Permuted, None),
-    "table": (Table, str),
+    "iid": (Iid, None, "iid"),
+    "dirichlet": (Dirichlet, float, "dirichlet:0.5"),
+    "shards": (Shards, int, "shards:2"),
+    "classes": (Classes, None, "classes"),
+    "main_class": (MainClass, float, "main_class:0.8"),
+    "permuted": (Permuted, None, "permuted"),
+    "table": (Table, str, "table:rpn_table4"),
 }
 
 
@@ -298,14 +339,13 @@ def parse(text: str) -> Partition:
     Dirichlet(alpha=0.5, min_samples=1)
     """
     name, colon, argument = text.partition(":")
-    make, read = pick(name, PARTS, "partition")
+    make, read, example = pick(name, PARTS, "partition")
     if not colon and name not in ("dirichlet", "table"):
         return make()
     try:
         value = read(argument)
     except (TypeError, ValueError):  # no argument is taken, or it is no number
         raise ValueError(
-            f"{text!r} is not a partition: write iid, dirichlet:0.5, shards:2, classes, "
-            "main_class:0.8, permuted or table:rpn_table4."
+            f"{text!r} is not a partition: write it like {example!r}."
         ) from None
     return make(value)

@@ -90,18 +90,26 @@ def pixels_of(picture: Any) -> np.ndarray:
 
 
 def array_of(values: Any) -> np.ndarray:
-    """An array of an array, a tensor, a picture, or a list of these. Masked numbers are
-    NaN."""
+    """An array of an array, a tensor, a picture, or a list of these."""
     if hasattr(values, "getbands"):
         return pixels_of(values)
     if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
+        try:
+            return values.detach().cpu().numpy()
+        except (TypeError, RuntimeError):  # sparse, bfloat16, quantised, on "meta"
+            raise ValueError(
+                f"{DENSE}, not {values.dtype} with the layout {values.layout}."
+            ) from None
     if isinstance(values, list | tuple) and any(map(_is_array, values)):
         return _stacked([array_of(value) for value in values])
-    if np.ma.is_masked(values):
-        numbers = values.dtype.kind in "biuf"
-        return values.astype(float).filled(np.nan) if numbers else values
-    return np.asarray(values)
+    if np.ma.isMaskedArray(values):
+        return values
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            "Samples are not all of one shape: resize them first."
+        ) from None
 
 
 def _is_array(value: Any) -> bool:
@@ -117,7 +125,8 @@ def _stacked(arrays: list[np.ndarray]) -> np.ndarray:
             f"Samples have several shapes or types, such as {pair}: bring them to one "
             "size, scale and type first, such as by a transform."
         )
-    return np.stack(arrays)
+    masked = any(np.ma.isMaskedArray(array) for array in arrays)
+    return np.ma.stack(arrays) if masked else np.stack(arrays)
 
 
 # ---- samples
@@ -141,6 +150,10 @@ def samples_of(
             "Samples are arrays: fl.data.table takes a DataFrame with its target, and "
             "frame.to_numpy() is an array."
         )
+    if not (isinstance(x, list | tuple) or _is_array(x)):
+        raise ValueError(
+            f"Samples are an array, a tensor or a list of these, not {type(x).__name__}."
+        )
     x = array_of(x)
     if x.dtype.kind not in "buif":
         raise ValueError(f"{DENSE}, not {x.dtype}.")
@@ -154,6 +167,10 @@ def samples_of(
         x = x.transpose(0, 3, 1, 2)
     while x.ndim < 4:
         x = x[:, None]
+    if np.ma.is_masked(x):
+        place = _place(np.ma.getmaskarray(x), columns)
+        raise ValueError(f"Values are masked in {place}: fill or drop them.")
+    x = np.ma.getdata(x)
     if x.dtype == np.uint8 or x.dtype == bool:
         return x.astype(np.uint8)  # a copy: the caller may write into theirs
     with np.errstate(over="ignore"):
@@ -161,7 +178,7 @@ def samples_of(
     missing = ~np.isfinite(narrow)
     if missing.any():
         raise ValueError(
-            "Values are NaN or masked, or infinite in float32, in "
+            "Values are NaN, or infinite in float32, in "
             f"{_place(missing, columns)}: fill or drop them."
         )
     like = x if like is None else like
@@ -194,10 +211,13 @@ def _blurred(wide: np.ndarray, narrow: np.ndarray, like: np.ndarray) -> np.ndarr
     """The values that float32 moves by a large share of the spread that their column or
     channel has in ``like``. A spread that is rounding of float64 does not count."""
     axes = (0, 1, 2) if like.shape[1:3] == (1, 1) else (0, 2, 3)
+    if like.dtype.kind in "iu":
+        spread = np.ptp(like, axes, keepdims=True).astype(np.float64)
+        return (spread > 0) & (np.abs(narrow - wide) > PRECISION * spread)
     spread = np.float64(like.max(axes, keepdims=True))
-    spread = spread - np.float64(like.min(axes, keepdims=True))
-    rounding = 0.0 if like.dtype.kind in "iu" else 1e-12 * np.abs(wide)
-    return (spread > rounding) & (np.abs(narrow - wide) > PRECISION * spread)
+    spread = spread - like.min(axes, keepdims=True)
+    varied = spread > 1e-12 * np.abs(wide)
+    return varied & (np.abs(narrow - wide) > PRECISION * spread)
 
 
 def _place(chosen: np.ndarray, columns: Sequence) -> str:
@@ -219,14 +239,15 @@ def check_scale(title: str, x: np.ndarray, other_title: str, other: np.ndarray) 
     lows = [float(part.min()) for part in (x, other)]
     highs = [float(part.max()) for part in (x, other)]
     ends = [max(high, -low) for low, high in zip(lows, highs, strict=True)]
-    small, large = sorted(ends)
-    several = len(x) > 1  # a single image may be dark or bright
-    scaled = several and 0 < small <= 256
-    scaled = scaled and large > (SCALED if small <= 1 else RATIO * small)
-    shifted = large <= SCALED and min(lows) < 0 <= max(lows) < DARK
-    shifted = shifted and (several or lows[0] < 0)
     images = x.shape[1:3] != (1, 1)
-    if images and (scaled or shifted) or x.dtype != other.dtype:
+    scaled = images and 0 < min(ends) <= 1 and max(ends) > SCALED
+    floats = x.dtype == other.dtype == np.float32
+    if images and floats and 0 < min(ends) <= 256 and RATIO * min(ends) < max(ends):
+        scaled = len(x) > 1
+    shifted = images and max(ends) <= SCALED and min(lows) < 0 <= max(lows) < DARK
+    if lows[0] >= 0 and len(x) == 1:  # a single bright image of a scale around 0
+        shifted = False
+    if scaled or shifted or x.dtype != other.dtype:
         raise ValueError(
             f"{title} has samples {x.dtype} from {lows[0]:g} to {highs[0]:g}, "
             f"{other_title} {other.dtype} from {lows[1]:g} to {highs[1]:g}: bring them "
@@ -245,6 +266,8 @@ def labels_of(y: Any) -> np.ndarray:
             y = y[:, 0]
         if y.dtype.kind in "mM":
             raise ValueError(f"{LABELS}, not {y.dtype}.")
+        if y.ndim == 0:
+            raise ValueError(f"{LABELS}, not {short(y.item())}.")
         if y.ndim != 1:
             raise ValueError(
                 f"Labels are one for each sample, not {list(y.shape)}: y.argmax(1) "

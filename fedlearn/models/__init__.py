@@ -78,12 +78,17 @@ def state_of(net: nn.Module) -> dict[str, Tensor]:
     parameters are left out: both sides have them from the seed, so they never travel.
     """
     tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    seen: set[Any] = set()
     for name, t in net.state_dict(keep_vars=True).items():
         frozen = isinstance(t, nn.Parameter) and not t.requires_grad
         floats = isinstance(t, Tensor) and t.is_floating_point()
-        if floats and not frozen and id(t) not in seen:
-            seen.add(id(t))
+        if not floats or frozen:
+            continue
+        place: Any = id(t)
+        if t.numel() and not t.is_meta:  # tied parameters may share their values alone
+            place = t.data_ptr(), t.shape, t.stride()
+        if place not in seen:
+            seen.add(place)
             tensors[name] = t.detach()
     return tensors
 

@@ -92,14 +92,6 @@ def make(network, **how):
     return fl.tasks.classification(data, network=network, **how)
 
 
-def sized(network, *sizes):
-    """A task whose clients have so many samples to train."""
-    n = sum(sizes)
-    users = np.repeat(range(len(sizes)), sizes)
-    data = fl.data.arrays(X[:n], Y[:n], test=(X, Y), users=users)
-    return fl.tasks.classification(data, network=network, device="cpu")
-
-
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "stc", "scaffold"])
 def test_a_tied_weight_is_one_weight(name):
     single = fl.run(name, make(once), 3)
@@ -141,7 +133,8 @@ def test_adapters_of_rank_4_cost_their_own_bytes(name):
 
 
 def test_a_last_batch_of_one_joins_the_batch_before_it():
-    task = sized(normalised(), 33, 58, 33, 61)
+    owners = [range(0, 33), range(33, 91), range(91, 124), range(124, 185)]
+    task = make(normalised(), clients=owners)
     assert 33 in task.sizes
     history = fl.run("fedavg", task, 2)
     assert all(row["refused"] == {} for row in history.rows)
@@ -294,12 +287,12 @@ def test_a_checkpoint_knows_layers_and_frozen_weights(changed, tmp_path):
         fl.run("fedavg", make(sequence(**changed)), 2, checkpoint=tmp_path / "run")
 
 
-@pytest.mark.parametrize("how", [{"batch_size": 1}, {}])
+@pytest.mark.parametrize("how", [{"batch_size": 1}, {"clients": [[0], [1, 2, 3]]}])
 def test_a_single_sample_cannot_be_normalised(how):
     def network(shape, classes):
         return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, classes))
 
-    task = make(network) if how else sized(network, 1, 3)
+    task = make(network, clients=how.pop("clients", 4))
     with pytest.raises(ValueError, match="batch of one"):
         fl.run("fedavg", task, 1, **how)
 
@@ -312,7 +305,7 @@ def test_a_remainder_of_one_that_no_layer_can_normalise_is_said():
         )
 
     with pytest.raises(ValueError, match="remainder of one"):
-        fl.run("fedavg", sized(network, 33), 1, batch_size=32)
+        fl.run("fedavg", make(network, clients=[range(33)]), 1, batch_size=32)
 
 
 class Teacher(Once):

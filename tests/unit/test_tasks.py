@@ -26,9 +26,6 @@ def test_a_device_is_found_or_the_sentence_says_what_there_is(count, monkeypatch
 # ---- classification
 
 
-X, Y = torch.zeros(40, 4), torch.arange(40) % 2
-
-
 def test_validation_images_are_of_the_training_images_and_train_nobody():
     make = fl.tasks.classification
     plain, validated = (
@@ -50,12 +47,12 @@ def test_validation_images_are_of_the_training_images_and_train_nobody():
     [
         ({"train": 9}, "tenth"),
         ({"test": 20}, "test"),
-        ({"dataset": fl.data.arrays(X, Y, users=Y), "clients": None}, "validation"),
+        ({"clients": [[0], [1, 2]]}, "validation"),
     ],
 )
 def test_a_validation_split_that_cannot_be_is_refused(how, noun):
     with pytest.raises(ValueError, match=noun):
-        fl.tasks.classification(**{"clients": 2} | how, validation=True)
+        fl.tasks.classification("digits", **{"clients": 2} | how, validation=True)
 
 
 def test_crop_shifts_and_flip_mirrors_every_image_by_its_own_draw():
