@@ -9,7 +9,6 @@ import numpy as np
 
 from .errors import extra, pick
 from .history import History
-from .tasks import Task
 
 with extra("plot"):
     import matplotlib.pyplot as plt
@@ -189,9 +188,3 @@ def panels(
             ax.axhline(target, color="black", linestyle=":", linewidth=1)
         pair.append(ax)
     return pair
-
-
-def label_counts(task: Task) -> np.ndarray:
-    """How many training images, or objects, of each class every client holds: [clients,
-    classes]."""
-    return np.asarray(task.class_counts)

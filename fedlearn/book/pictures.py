@@ -13,13 +13,13 @@ with extra("lesson"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..plot import COLOURS, SIGNED, axes, label_counts
+    from ..plot import COLOURS, SIGNED, axes
 
 
 def partition(task: Task, ax: Axes | None = None) -> Axes:
     """Who holds what: for each client and class a disc whose area is the number of
     images, and on the left an image of each class."""
-    counts = label_counts(task)
+    counts = task.class_counts.numpy()
     clients, classes = counts.shape
     ax = axes(ax)
     client, label = np.indices(counts.shape)

@@ -155,14 +155,6 @@ def locate(name: str) -> Path:
     return place
 
 
-def _origin(name: str) -> str:
-    """The size and the site of a data set, and how to unpack it by hand."""
-    entry = facts(name)
-    if entry.torchvision:
-        return entry.origin
-    return f"{entry.origin}, to be unpacked as {entry.places[0]} in FEDLEARN_DATA"
-
-
 def _fetch(name: str) -> None:
     """Download into a folder of this process, then move the set, without its archive,
     into the cache in one step."""
@@ -193,10 +185,11 @@ def _fetch(name: str) -> None:
 
 def _absent(name: str, why: str) -> DataError:
     folders = " and ".join(map(str, _folders()))
-    network = ", or connect to the network once" if facts(name).torchvision else ""
+    entry = facts(name)
+    network = ", or connect to the network once" if entry.torchvision else ""
     return DataError(
-        f"The data set {name} ({_origin(name)}) is not in {folders} and {why}: set "
-        f"FEDLEARN_DATA to a folder that holds {facts(name).places[0]}{network}."
+        f"The data set {name} ({entry.origin}) is not in {folders} and {why}: set "
+        f"FEDLEARN_DATA to a folder that holds {entry.places[0]}{network}."
     )
 
 

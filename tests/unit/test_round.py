@@ -189,8 +189,10 @@ def test_checkpoints_of_other_runs_data_or_owners_are_refused(task, tmp_path):
     with pytest.raises(ValueError, match="2 rounds"):
         fl.run(FEDAVG, task, 1, checkpoint=path)
     path.write_bytes(b"nonsense")
-    for file in (path, tmp_path, "/dev/null"):  # nor is a folder or a device one
-        with pytest.raises(ValueError, match="checkpoint"):
+    with pytest.raises(ValueError, match="no checkpoint"):
+        fl.run(FEDAVG, task, 2, checkpoint=path)
+    for file in (tmp_path, "/dev/null"):
+        with pytest.raises(OSError, match="name a file"):
             fl.run(FEDAVG, task, 2, checkpoint=file)
 
 
