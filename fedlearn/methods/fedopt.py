@@ -41,6 +41,9 @@ class Adaptive(Aggregator):
     def __post_init__(self) -> None:
         pick(self.kind, SECOND, "second moment")
         check_number("lr of Adaptive", self.lr, above=0)
+        check_number("beta1", self.beta1, minimum=0, below=1)
+        check_number("beta2", self.beta2, minimum=0, below=1)
+        check_number("tau", self.tau, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         memory = ctx.memory
