@@ -80,6 +80,7 @@ def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes
     """These axes, or those of a new figure."""
     if ax is None:
         _, ax = plt.subplots(figsize=size, layout="constrained")
+        ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
