@@ -90,7 +90,7 @@ def twenty_rounds() -> list[dict[str, str]]:
     from .claims import ends
 
     digits, pictures = (
-        ends(f"fed_gkt_{name}", form=".1f", times=100, dataset=data)
+        ends(f"fed_gkt_{name}", ".1f", 100, brief=True, dataset=data)
         for name, data in (("digits", "digits"), ("small", "cifar10"))
     )
     tasks = {
@@ -109,7 +109,7 @@ def who_teaches() -> list[dict[str, str]]:
     """Stored runs on CIFAR-10 where clients are alike, by who is taught."""
     from .claims import ends
 
-    cells = ends("fed_gkt_small", form=".1f", times=100, dataset="cifar10")["iid"]
+    cells = ends("fed_gkt_small", ".1f", 100, brief=True, dataset="cifar10")["iid"]
     columns = ("", "clients not taught", "clients taught")
     rows = (
         ("server not taught", cells["none"], cells["only S->E"]),
