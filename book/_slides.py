@@ -37,7 +37,7 @@ STYLE = """
 .reveal .headerlink, .reveal button { display: none; }
 .reveal .line { font-size: 1.2em; }
 .sheet { font: 15px/1.4 sans-serif; max-width: 62rem; margin: 0 auto; display: grid; }
-.sheet { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); column-gap: 2rem; }
+.sheet { grid-template-columns: minmax(0, 5fr) minmax(0, 8fr); column-gap: 1.5rem; }
 .sheet { grid-template-rows: auto auto 1fr; }
 .sheet h1 { grid-column: 1 / -1; }
 .sheet h1 + div { grid-row: span 2; }
@@ -47,7 +47,7 @@ STYLE = """
 .sheet figcaption { font-size: 0.8em; }
 .sheet .math { font-size: 0.78em; }
 .sheet .fl-vega .vega-bindings { display: none; }
-.sheet dl { display: grid; grid-template-columns: 5em 1fr; row-gap: 0.4em; }
+.sheet dl { display: grid; align-content: start; grid-template-columns: 5em 1fr; row-gap: 0.4em; }
 .sheet dt { font-weight: bold; }
 .sheet dd { margin: 0; }
 @page { size: A4 landscape; margin: 12mm; }
