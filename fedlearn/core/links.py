@@ -75,7 +75,7 @@ class Code(Step):
     coder: Coder = DENSE
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
-        """The coder of a tensor, the same for all clients of a round."""
+        """The coder of a tensor in a round, which the schema decides."""
         return self.coder
 
 
@@ -107,6 +107,8 @@ class Link(Part):
             self.makes = part.makes or self.makes
         # whether a step is told what the receiver will decode
         self.reports = any(type(step).sent is not Step.sent for step in steps)
+        # schema, round and result of the last call of ``_coders``
+        self._last: tuple[Any, int, dict[Coder, list[str]]] = (None, 0, {})
 
     def _checked(self, step: Any) -> Any:
         """The step, or the coder in it, if it can take what the steps before it make."""
@@ -212,9 +214,12 @@ class Link(Part):
 
     def _coders(self, ctx: Context) -> dict[Coder, list[str]]:
         """The names of the tensors that go through each coder."""
-        names: dict[Coder, list[str]] = {}
-        for name in ctx.schema.shapes:
-            names.setdefault(self.code.coder_for(name, ctx), []).append(name)
+        schema, t, names = self._last
+        if ctx.round != t or ctx.schema != schema:
+            names = {}
+            for name in ctx.schema.shapes:
+                names.setdefault(self.code.coder_for(name, ctx), []).append(name)
+            self._last = (ctx.schema, ctx.round, names)
         return names
 
     def _generator(self, purpose: str, ctx: Context, *names: str) -> torch.Generator:

@@ -1,5 +1,6 @@
 """How do the clients' updates become the next global model?"""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,15 @@ from .links import Update
 
 # of one round, at least one; they may come while clients train
 Arrivals = Iterable[Arrival]
+Names = tuple[str, ...]  # the tensors of a message
+
+
+def weight_of_tensors(senders: Counter[Names]) -> Counter[str]:
+    """The weight of all senders of each tensor."""
+    weights: Counter[str] = Counter()
+    for names, weight in senders.items():
+        weights.update(dict.fromkeys(names, weight))
+    return weights
 
 
 class Aggregator(Part):
@@ -53,25 +63,25 @@ class Mean(Aggregator):
         else:  # outside of a round the arrivals themselves say what has come
             arrivals = list(arrivals)
             senders = [(a.samples, a.update) for a in arrivals]
-        # of each tensor, the weight of all its senders, and of those that came
-        totals: Counter[str] = Counter()
-        came: Counter[str] = Counter()
+        # weights of all senders, and of those that came, by the tensors of their messages
+        sending: Counter[Names] = Counter()
+        came: Counter[Names] = Counter()
         for samples, names in senders:
-            totals.update(dict.fromkeys(names, self._weight(samples)))
+            sending[tuple(names)] += self._weight(samples)
+        totals = weight_of_tensors(sending)
         new = {name: w.clone() for name, w in state.items()}
         for a in arrivals:
+            names = tuple(a.update)
             weight = self._weight(a.samples)
-            came.update(dict.fromkeys(a.update, weight))
-            shares: dict[float, list[str]] = {}  # p_k, and the tensors that it is for
-            for name in a.update:
-                shares.setdefault(weight / totals[name], []).append(name)
-            for p, names in shares.items():
-                updates = [a.update[name].to(new[name].device) for name in names]
-                torch._foreach_add_([new[name] for name in names], updates, alpha=p)
+            came[names] += weight
+            for total, group in itertools.groupby(names, totals.__getitem__):
+                updates = {name: a.update[name].to(new[name].device) for name in group}
+                means = [new[name] for name in updates]
+                torch._foreach_add_(means, list(updates.values()), alpha=weight / total)
         # where an answer was refused, the others count for more
-        for name in came:
-            if came[name] != totals[name]:
-                change = (new[name] - state[name]) * (totals[name] / came[name])
+        for name, weight in weight_of_tensors(came).items():
+            if weight != totals[name]:
+                change = (new[name] - state[name]) * (totals[name] / weight)
                 new[name] = state[name] + change
         return new
 

@@ -30,6 +30,7 @@ from ..settings import Settings
 
 STEP = 7e6  # multiply-adds (forward) that take as long as the overhead of a step
 MEMORY = 2**31  # bytes that are free, where psutil cannot say
+MALLOC_MAX = 32_000_000  # bytes: the largest block that changes glibc's threshold
 MOST = 128  # clients in one step on a CPU: more take more memory and gain nothing
 
 
@@ -50,6 +51,10 @@ class Stacked(OneByOne):
         super().__init__(side)
         self.together = together
         self._stack: Any = None
+        work = multiply_adds(side.net, side.task.example)
+        self._spare = STEP / max(1, work)  # see ``steps``
+        # once a block of this size was freed, glibc keeps freed memory for the next step
+        torch.empty(MALLOC_MAX, dtype=torch.uint8)
 
     def exchange(
         self,
@@ -100,8 +105,7 @@ class Stacked(OneByOne):
             start={n: w.clone() for n, w in trained.items()},
         )
         side.method.model.refresh(net, side.task, t)
-        work = multiply_adds(side.net, side.task.example)
-        train(net, side.method, ctx, side.settings, STEP / max(1, work))
+        train(net, side.method, ctx, side.settings, self._spare)
         answers = {}
         rows = zip(*(w.contiguous() for w in trained.values()), strict=True)
         for context, row in zip(contexts, rows, strict=True):

@@ -49,6 +49,11 @@ def variates(net: nn.Module) -> Shapes:
     return {f"c/{n}": shape for n, shape in shapes.items() if n in trained}
 
 
+def controlled(ctx: Context) -> list[str]:
+    """The names of the tensors that have a control variate in this message."""
+    return [name for name in ctx.initial if f"c/{name}" in ctx.schema.shapes]
+
+
 @dataclass(frozen=True)
 class Controls(Added):
     """The server's c beside its state; the client stores it until it has answered."""
@@ -58,8 +63,8 @@ class Controls(Added):
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         c = {}
-        for name in variates(ctx.net):
-            c[name] = ctx.memory.get(name, torch.zeros_like(x[name[2:]]))
+        for n in controlled(ctx):
+            c[f"c/{n}"] = ctx.memory.get(f"c/{n}", torch.zeros_like(x[n]))
         return x | c
 
 
@@ -76,13 +81,16 @@ class Changes(Step):
 
     def encode(self, x: Tensors, ctx: Context) -> Tensors:
         K = ctx.steps(ctx.client)
-        return x | {c: -ctx.memory[c] - x[c[2:]] / K for c in variates(ctx.net)}
+        changes = {}
+        for n in controlled(ctx):
+            changes[f"c/{n}"] = -ctx.memory[f"c/{n}"] - x[n] / K
+        return x | changes
 
     def sent(self, x: Tensors, sent: Tensors, ctx: Context) -> None:
-        for c in variates(ctx.net):
-            c_i = f"c_i/{c[2:]}"
-            ctx.memory[c_i] = ctx.memory.get(c_i, 0) + sent[c]
-            del ctx.memory[c]
+        for n in controlled(ctx):
+            c_i = ctx.memory.get(f"c_i/{n}", 0)
+            ctx.memory[f"c_i/{n}"] = c_i + sent[f"c/{n}"]
+            del ctx.memory[f"c/{n}"]
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,10 @@ def read_floats(
     values = np.frombuffer(copy, dtype).astype(np.float32, copy=False)
     sizes = [len(section) // width for section in sections]
     parts = torch.from_numpy(finite(values)).split(sizes)
-    return [x.reshape(shape) for x, shape in zip(parts, shapes, strict=True)]
+    return [
+        part if len(shape) == 1 else part.view(shape)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
 
 
 def check_size(section: Any, shape: Shape, width: int) -> None:
