@@ -29,7 +29,7 @@ LOOKS = {
     "fedkgf": 2,
     "fedmmd": 3,
     "fedfusion": 2,
-    "fedgkt": 4,
+    "fedgkt": 1,
     "fedrepopt": 5,
     "stc": 6,
     "dgc": 3,
@@ -80,6 +80,7 @@ def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.2)) -> Axes
     """These axes, or those of a new figure."""
     if ax is None:
         _, ax = plt.subplots(figsize=size, layout="constrained")
+        ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 

@@ -1,18 +1,24 @@
 // Draws the charts that fl.book.chart puts into a page (a spec beside each `.fl-vega`), with no kernel and no network,
-// and tells screen readers what sliders say. Loaded on every page; fetches Vega only where there is a chart.
+// and tells screen readers what sliders say. Loaded on every page; fetches Vega only where there is a chart. Where Vega does
+// not come, also when it is fetched once more, the stills stay.
 (function () {
   var root = document.documentElement.dataset.content_root || "./";
   var base = new URL(root + "_static/vendor/vega/", document.baseURI).href;
   var files = { "vega": "vega.min", "vega-lite": "vega-lite.min", "vega-embed": "vega-embed.min" };
 
-  function embed(done) {
+  function fetched() {                      // a promise of vegaEmbed
     if (window.requirejs) {                 // pages with widgets: the bundles register as AMD modules there
       var paths = {};
       Object.keys(files).forEach(function (name) { paths[name] = base + files[name]; });
-      requirejs.config({ paths: paths });
-      return requirejs(["vega-embed"], done);
+      requirejs.config({ paths: paths, waitSeconds: 30 });
+      return new Promise(function (resolve, reject) {
+        requirejs(["vega-embed"], resolve, function (error) {
+          Object.keys(files).forEach(requirejs.undef);   // so that it may be asked for again
+          reject(error);
+        });
+      });
     }
-    Object.keys(files).reduce(function (before, name) {
+    return Object.keys(files).reduce(function (before, name) {
       return before.then(function () {
         return new Promise(function (resolve, reject) {
           var script = document.createElement("script");
@@ -21,7 +27,7 @@
           document.head.appendChild(script);
         });
       });
-    }, Promise.resolve()).then(function () { done(window.vegaEmbed); });
+    }, Promise.resolve()).then(function () { return window.vegaEmbed; });
   }
 
   function speak(box, spec, view) {         // names and values of sliders, as they are shown
@@ -114,8 +120,8 @@
   window.addEventListener("load", function () {
     var divs = Array.from(document.querySelectorAll(".fl-vega"));
     if (!divs.length) return;
-    divs.forEach(function (div) { div.hidden = false; });   // in Jupyter, which draws the spec itself, it stays hidden
-    embed(function (vegaEmbed) {
+    fetched().catch(fetched).then(function (vegaEmbed) {
+      divs.forEach(function (div) { div.hidden = false; });   // in Jupyter, which draws the spec itself, it stays hidden
       function all() { divs.forEach(function (div) { draw(vegaEmbed, div); }); }
       all();
       // Vega measures when the window changes; a sidebar that comes or goes later changes the column once more
@@ -126,6 +132,6 @@
         }).observe(div);
       });
       new MutationObserver(all).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    });
+    }, function (error) { console.error("Charts stay as they are without a script: " + (error.message || "Vega did not load")); });
   });
 })();

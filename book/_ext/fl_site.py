@@ -102,12 +102,15 @@ def finish(app, error):
         f"{listed}</urlset>\n",
         encoding="utf-8",
     )
-    from fedlearn import plot
+    from vl_convert import vegalite_to_png
+
     from fedlearn.book.index import everything_and_a_tenth
 
-    ax = everything_and_a_tenth(plot.axes(size=(6, 3.15)))
-    ax.set_title(app.config.html_title, fontsize=15)
-    ax.get_figure().savefig(Path(app.outdir, PREVIEW), dpi=200, facecolor="white")
+    size = {"width": 600, "height": 315, "autosize": {"type": "fit", "contains": "padding"}}
+    title = {"text": app.config.html_title, "fontSize": 20}
+    picture = everything_and_a_tenth() | size | {"title": title}
+    png = vegalite_to_png(picture, vl_version="5.20", scale=2)
+    Path(app.outdir, PREVIEW).write_bytes(png)
 
 
 def setup(app):

@@ -1,9 +1,5 @@
 """Explorers of a chapter's methods: stored runs under sliders, drawn by Vega in the
 page; and a panel that trains what is chosen, where there is a kernel.
-
-FedAvg is always in the picture. The reader guesses first: a dotted line stands at the
-guess, and the method appears when "show" is ticked. In Jupyter ``guess`` comes from the
-cell above.
 """
 
 from dataclasses import replace
@@ -34,45 +30,28 @@ def control(column: str, entry: dict[str, Any], values: list[Any]) -> dict[str, 
     return {"name": column, "value": entry["start"], "bind": bind}
 
 
-def explorer(
-    number: str, name: str, caption: str, alt: str, guess: float | None = None
-) -> Chart:
+def explorer(number: str, name: str, caption: str, alt: str) -> Chart:
     """The chart over the grid of the chapter ``name``: accuracy against rounds or
-    bytes.
-
-    ``guess`` is the reader's number, an accuracy from 0 to 1; ``None`` leaves it to the
-    slider in the picture and hides the method until the reader asks to see it.
-    """
-    if guess is not None and not 0 <= guess <= 1:
-        raise ValueError(f"A guess is an accuracy from 0 to 1, not {guess!r}.")
-    spec = chapter_file(name)["explorer"]
-    controls = spec["controls"]
-    question = spec["guess"]
+    bytes."""
+    controls = chapter_file(name)["explorer"]["controls"]
     rows = grid(name)
     rows["kb"] = (rows.pop("up") + rows.pop("down")).round() / 1e3
     positions = {c: rows[c].dropna().drop_duplicates().tolist() for c in controls}
     rows = rows.astype(object).where(rows.notna(), None)  # controls of other lines
     lines = list(rows["line"].unique())
-    start = question["start"] if guess is None else guess
-    picture = drawing("explorer", guess=start, reveal=guess is not None)
-    slider, box, *_ = picture["params"]
-    slider["bind"]["name"] = f"{question['name']} "
-    box["bind"]["name"] = f"show {question['line']} and its rival "
+    picture = drawing("explorer")
     picture["params"] += [
         control(c, entry, positions[c]) for c, entry in controls.items()
     ]
     chosen = [f"(datum.{c} === null || datum.{c} == {c})" for c in controls]
-    visible = f"(reveal || datum.line == '{lines[0]}')"
-    picture["transform"].append({"filter": " && ".join([*chosen, visible])})
+    picture["transform"].append({"filter": " && ".join(chosen)})
     picture["data"] = {"values": rows.to_dict("records")}
     give_looks(picture, lines)
     units = {column: entry.get("unit", "") for column, entry in controls.items()}
-    return chart(number, picture, caption, alt, units, keep=["guess"])
+    return chart(number, picture, caption, alt, units)
 
 
-def explore(
-    number: str, name: str, caption: str, alt: str, guess: float | None = None
-) -> None:
+def explore(number: str, name: str, caption: str, alt: str) -> None:
     """Show the stored runs of a chapter under sliders, and where there is a kernel a
     panel that trains what is chosen.
 
@@ -82,8 +61,6 @@ def explore(
         Of the figure: "4.5", what stands below it, and what there is to see.
     name : str
         A chapter with a file in ``data/<chapter>/grid.json``.
-    guess : float, optional
-        The reader's accuracy, 0 to 1; without it a slider asks for one.
 
     Returns
     -------
@@ -92,11 +69,11 @@ def explore(
 
     Examples
     --------
-    >>> explore("4.5", "rpn", caption="Runs.", alt="Curves that rise.", guess=2)
+    >>> explore("Runs", "rpn", caption="Runs.", alt="Curves that rise.")
     Traceback (most recent call last):
-    ValueError: A guess is an accuracy from 0 to 1, not 2.
+    ValueError: A figure has a number such as "4.2", not 'Runs'.
     """
-    stored = explorer(number, name, caption, alt, guess)
+    stored = explorer(number, name, caption, alt)
     from IPython.display import display
 
     display(stored, panel(number, name))

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import link, methods, tasks
 from ..core import run
-from ..plot import COLOURS, axes
+from ..plot import COLOURS
 from .claims import by_label
 from .drawings import drawing, give_looks, speeds
 from .grids import chapter_file, grid
@@ -24,7 +24,6 @@ from .show import Chart, Shown, chart, figure
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
 
 # ---- cards ---------------------------------------------------------------------------
 
@@ -136,18 +135,13 @@ def minutes(number: str, caption: str, alt: str) -> Chart:
 MARKERS = {"nobody": "o", "clients": "s", "server": "^", "both": "D"}
 
 
-def everything_and_a_tenth(ax: "Axes | None" = None) -> "Axes":
-    """Accuracy against bytes of the two lines of the first page."""
-    ax = axes(ax, (5.2, 2.7))
-    lines = grid("index").groupby("line")
-    for (line, rows), mark, colour in zip(lines, "so", COLOURS[1::-1], strict=True):
-        megabytes = 10 * (rows["up"] + rows["down"]) / 1e6
-        ax.plot(megabytes, rows["accuracy"], f"{mark}-", color=colour, label=line)
-        ax.fill_between(megabytes, rows["low"], rows["high"], alpha=0.2, color=colour)
-    ax.set(xlabel="megabytes up and down, ten clients", ylabel="test accuracy")
-    ax.set(xscale="log", xticks=[0.1, 1, 10], xticklabels=["0.1", "1", "10"])
-    ax.legend()
-    return ax
+def everything_and_a_tenth() -> dict[str, Any]:
+    """Accuracy against bytes, or rounds, of the two lines of the first page."""
+    rows = grid("index")
+    rows["megabytes"] = (10 * (rows["up"] + rows["down"]) / 1e6).round(3)
+    columns = ["line", "round", "accuracy", "low", "high", "megabytes"]
+    data = {"values": rows[columns].to_dict("records")}
+    return drawing("index/tenth") | {"data": data}
 
 
 @cache

@@ -1,5 +1,5 @@
 """The playground: a federation that trains in the page itself, in the reader's browser;
-and the ring of the first page, which plays stored runs.
+and the ring of the first page, which plays its first scene.
 
 All that happens in the playground is in ``play.js``, which codes and reads messages as
 this package does."""
@@ -8,11 +8,12 @@ from pathlib import Path
 from string import Template
 
 import numpy as np
+from torch import nn
 
-from .. import link
+from .. import link, methods, tasks
+from ..core import run
 from ..data.images import load
 from ..errors import extra
-from .grids import grid
 from .show import Shown
 
 with extra("lesson"):
@@ -57,23 +58,32 @@ def playground(scene: str = "") -> Playground:
     )
 
 
+def network(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """That of the playground."""
+    hidden = nn.Linear(64, 32)
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(32, classes))
+
+
 def ring() -> Shown:
-    """Ten clients with a digit each around a server, in a loop of one second a round: what
-    the stored runs of ``data/index`` read, and what all clients sent and received."""
+    """Ten clients with a digit each around a server, in a loop: what the network reads,
+    and what all clients sent and received, in the run that the playground opens with."""
+    task = tasks.classification(
+        "digits", clients=10, partition="main_class:1", network=network
+    )
+    history = run(methods.fedavg(), task, 40, engine="stacked", progress=False)
+    rows = [*zip(history.round, history.accuracy, history.megabytes, strict=True)]
     frames = ""
-    rows = [*grid("index").query("line == 'everything'").itertuples()]
-    for k, row in enumerate([*rows, *4 * rows[-1:]]):  # the end stays for a moment
-        read = f"{100 * row.accuracy:.0f}"
-        sent = f"round {row.round}: {10 * (row.up + row.down) / 1e6:.1f} MB sent"
+    # the end stays for a moment
+    for k, (t, accuracy, megabytes) in enumerate([*rows, *8 * rows[-1:]]):
+        read = f"{100 * accuracy:.0f}"
+        sent = f"round {t}: {megabytes:.1f} MB sent"
         frames += (
             f'<g class="fl-frame" style="--k: {k}"><circle class="fl-gauge" cx="150" '
             f'cy="150" r="40" pathLength="100" stroke-dasharray="{read} 100"/>'
             f'<text class="fl-score" x="150" y="156">{read}</text>'
             f'<text class="fl-sum" x="150" y="322">{sent}</text></g>'
         )
-    words = (
-        f"Ten clients, each with a digit, around a server. {sent}, {read} of 100 read."
-    )
+    words = f"Ten clients with a digit each, around a server. {sent}, {read} of 100 read."
     text = Path(HERE, "ring.svg").read_text(encoding="utf-8")
     picture = Template(text).substitute(words=words, frames=frames)
     pause = '<label><input type="checkbox"> pause</label>'

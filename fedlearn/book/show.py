@@ -9,7 +9,7 @@ import html
 import io
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import extra
@@ -105,9 +105,8 @@ def svg(figure: "Figure", salt: str) -> str:
     text = re.sub(r' (d|x|y)="[^"]+"', lambda m: DECIMALS.sub(r"\1", m[0]), text)
     # ids are the page's, not the picture's
     text = re.sub(r'(id="|url\(#|href="#)(?=[\w-])', rf"\g<1>{salt}-", text)
-    style = f'style="max-width:{width * 96:.0f}px" aria-hidden="true"'
     size_in_points = r'width="[\d.]+pt" height="[\d.]+pt"'
-    return start + re.sub(size_in_points, style, text, count=1)
+    return start + re.sub(size_in_points, 'aria-hidden="true"', text, count=1)
 
 
 def figure(
@@ -238,9 +237,13 @@ def runs(
     caption: str,
     target: float | None = None,
     megabytes: float | None = None,
+    without: Collection[str] = (),
 ) -> Shown:
-    """``fl.summary`` as a table: what each method reached and what it cost."""
-    frame = summary(histories, target, megabytes)
+    """``fl.summary`` as a table, ``without`` these columns: what each method reached and
+    what it cost. Equal bytes up and down share a column."""
+    frame = summary(histories, target, megabytes).drop(columns=[*without])
+    if frame["MB up"].equals(frame["MB down"]):
+        frame = frame.drop(columns="MB up").rename(columns={"MB down": "MB each way"})
     first: Any = next(iter(histories.values()))
     measure = (first[0] if isinstance(first, list) else first).measure
     reached = "share of test images" if measure == "accuracy" else measure

@@ -40,7 +40,7 @@ def test_the_first_page_says_it_in_one_screen(page, width, height):
     page.wait_for_timeout(1500)
     assert seen() == paused, "it plays although it is paused"
     page.emulate_media(reduced_motion="reduce")
-    assert "round 20" in seen(), "without motion the end is shown"
+    assert "round 40" in seen(), "without motion the end is shown"
 
 
 def test_every_lesson_has_slides(page):

@@ -149,13 +149,38 @@ def test_what_moves_moves_and_solutions_fold_open(page, site, name):
 
 def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     """Opened as a file, without any server: formulas and a chart."""
-    open_page(page, HTML.as_uri(), "papers/rpn")
+    open_page(page, HTML.as_uri(), "together/seeing")
     assert page.locator("article mjx-container").count()
-    box = charts(page)[-1]  # that of the guess
-    check_chart(page, box, "from disk")
-    kept = box.locator("input[type=range]").first.input_value()
+    charts(page)
+    guess = page.locator("article .fl-vega input[name=guess]")
+    guess.press("End")
+    kept = guess.input_value()
     page.reload(wait_until="load")
-    assert charts(page)[-1].locator("input[type=range]").first.input_value() == kept
+    charts(page)
+    assert guess.input_value() == kept
+
+
+@pytest.mark.parametrize("name", ["index", "foundations/wire"])  # without widgets, and with
+@pytest.mark.parametrize("misses", [1, 2])
+def test_a_chart_is_asked_for_twice_and_then_its_still_stays(page, site, name, misses):
+    asked = []
+
+    def answer(route):
+        asked.append(route.request.url)
+        route.abort() if len(asked) <= misses else route.continue_()
+
+    page.route("**/vega-embed.min.js*", answer)
+    page.goto(f"{site}/{name}.html", wait_until="load")
+    still = page.locator("article .cell_output > img:has(+ .text_html .fl-vega)").first
+    if misses == 1:
+        assert charts(page)
+        assert not still.is_visible()
+    else:
+        while not any("without a script" in error for error in page.errors):
+            page.wait_for_timeout(100)
+        assert still.is_visible() and not page.locator("article svg.marks").count()
+    assert len(asked) == 2
+    page.errors.clear()  # the browser names what did not load
 
 
 def every_page():
