@@ -103,12 +103,11 @@ def frozen(
     return figure(
         number,
         kernel_rows(shapes, apart=["start"]),
-        caption="""Shapes of seven kernels of the first layer, that is, each kernel less
-        its mean: at the start, what one client's night changes of them, and what all
-        rounds of RPN do. Violet is negative, orange positive, white zero; the two lower
-        rows share a scale.""",
-        alt="""Three rows of seven squares of three by three cells. The cells of the
-        first row and of the second have many shades. The third row is blank.""",
+        caption="""Shapes of seven kernels of the first layer, each kernel less its
+        mean: at the start, and what one client's night and all rounds of RPN change of
+        it. Violet is negative, orange positive; the lower rows share a scale.""",
+        alt="""Three rows of seven squares of three by three cells. The first two have
+        many shades. The third is blank.""",
     )
 
 
