@@ -29,7 +29,7 @@ LOOKS = {
     "fedkgf": 2,
     "fedmmd": 3,
     "fedfusion": 2,
-    "fedgkt": 1,
+    "fedgkt": 3,
     "fedrepopt": 5,
     "stc": 6,
     "dgc": 3,

@@ -102,11 +102,14 @@ def finish(app, error):
         f"{listed}</urlset>\n",
         encoding="utf-8",
     )
+    from fedlearn.book.index import everything_and_a_tenth
     from vl_convert import vegalite_to_png
 
-    from fedlearn.book.index import everything_and_a_tenth
-
-    size = {"width": 600, "height": 315, "autosize": {"type": "fit", "contains": "padding"}}
+    size = {
+        "width": 600,
+        "height": 315,
+        "autosize": {"type": "fit", "contains": "padding"},
+    }
     title = {"text": app.config.html_title, "fontSize": 20}
     picture = everything_and_a_tenth() | size | {"title": title}
     png = vegalite_to_png(picture, vl_version="5.20", scale=2)

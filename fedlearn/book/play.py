@@ -83,7 +83,9 @@ def ring() -> Shown:
             f'<text class="fl-score" x="150" y="156">{read}</text>'
             f'<text class="fl-sum" x="150" y="322">{sent}</text></g>'
         )
-    words = f"Ten clients with a digit each, around a server. {sent}, {read} of 100 read."
+    words = (
+        f"Ten clients with a digit each, around a server. {sent}, {read} of 100 read."
+    )
     text = Path(HERE, "ring.svg").read_text(encoding="utf-8")
     picture = Template(text).substitute(words=words, frames=frames)
     pause = '<label><input type="checkbox"> pause</label>'

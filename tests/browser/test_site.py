@@ -160,7 +160,9 @@ def test_a_chapter_works_from_disk_and_keeps_the_guess(page):
     assert guess.input_value() == kept
 
 
-@pytest.mark.parametrize("name", ["index", "foundations/wire"])  # without widgets, and with
+@pytest.mark.parametrize(
+    "name", ["index", "foundations/fedavg"]
+)  # without widgets, with
 @pytest.mark.parametrize("misses", [1, 2])
 def test_a_chart_is_asked_for_twice_and_then_its_still_stays(page, site, name, misses):
     asked = []
