@@ -40,13 +40,17 @@ STYLE = """
 .reveal .headerlink, .reveal button { display: none; }
 .reveal .line { font-size: 1.2em; }
 .sheet { font: 15px/1.4 sans-serif; max-width: 62rem; margin: 0 auto; display: grid; }
-.sheet { grid-template-columns: 1fr 1fr; column-gap: 2rem; }
-.sheet h1, .sheet dl { grid-column: 1 / -1; }
+.sheet { grid-template-columns: minmax(0, 5fr) minmax(0, 8fr); column-gap: 1.5rem; }
+.sheet { grid-template-rows: auto auto 1fr; }
+.sheet h1 { grid-column: 1 / -1; }
+.sheet h1 + div { grid-row: span 2; }
 .sheet h1 { font-size: 1.6em; margin: 0 0 0.5em; }
 .sheet figure { margin: 0; }
 .sheet figure svg, .sheet figure img { max-height: 95mm; max-width: 100%; }
-.sheet .vega-bindings { display: none; }
-.sheet dl { display: grid; grid-template-columns: 7em 1fr; row-gap: 0.4em; }
+.sheet figcaption { font-size: 0.8em; }
+.sheet .math { font-size: 0.78em; }
+.sheet .fl-vega .vega-bindings { display: none; }
+.sheet dl { display: grid; align-content: start; grid-template-columns: 5em 1fr; row-gap: 0.4em; }
 .sheet dt { font-weight: bold; }
 .sheet dd { margin: 0; }
 @page { size: A4 landscape; margin: 12mm; }

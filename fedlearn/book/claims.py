@@ -127,18 +127,20 @@ def dagger(chosen: Iterable[str]) -> str:
 
 
 def ends(
-    name: str, form: str = ".3f", times: float = 1, **only: Any
+    name: str, form: str = ".3f", times: float = 1, brief: bool = False, **only: Any
 ) -> "pandas.DataFrame":
     """What the stored runs ``name`` reached by both measures, ``times`` so much, a
     row a label and a column a split; of those runs alone that have the values ``only``,
     such as ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen
-    on test images."""
+    on test images. ``brief`` is the last quarter alone, without a †."""
     runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
 
     def cell(seeds: "pandas.DataFrame") -> str:
         last, late = (list(times * seeds[measure]) for measure in MEASURES)
+        if brief:
+            return spread(late, form)
         return two_measures(last, late, form) + dagger(seeds["chosen on"])
 
     columns = [*MEASURES, "chosen on"]

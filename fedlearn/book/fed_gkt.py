@@ -51,11 +51,12 @@ def crossing(number: str, traffic: Callable[..., dict[str, Any]]) -> "Shown":
         for (label, line), style in zip(
             lines.items(), plot.styles([*lines]), strict=True
         ):
-            megabytes = line / 1e6 + 0 * images
-            ax.loglog(images, megabytes, label=label, **style | {"markevery": 10})
+            ax.loglog(
+                images, line / 1e6 + 0 * images, label=label, markevery=10, **style
+            )
         ax.set(xlabel=f"images of a client, {name}", ylabel="MB a client and round")
         ax.grid(alpha=0.3)
-        ax.legend(fontsize=9)
+        ax.legend()
         panels.append(ax)
     return figure(
         number,
@@ -89,10 +90,8 @@ def twenty_rounds() -> list[dict[str, str]]:
     right."""
     from .claims import ends
 
-    digits, pictures = (
-        ends(f"fed_gkt_{name}", form=".1f", times=100, dataset=data)
-        for name, data in (("digits", "digits"), ("small", "cifar10"))
-    )
+    digits = ends("fed_gkt_digits", ".1f", 100, brief=True)
+    pictures = ends("fed_gkt_small", ".1f", 100, brief=True, dataset="cifar10")
     tasks = {
         "digits, clients alike": digits["iid"],
         "digits, clients differ": digits["dirichlet:0.5"],
@@ -109,13 +108,15 @@ def who_teaches() -> list[dict[str, str]]:
     """Stored runs on CIFAR-10 where clients are alike, by who is taught."""
     from .claims import ends
 
-    cells = ends("fed_gkt_small", form=".1f", times=100, dataset="cifar10")["iid"]
-    columns = ("", "clients not taught", "clients taught")
-    rows = (
-        ("server not taught", cells["none"], cells["only S->E"]),
-        ("server taught", cells["only E->S"], cells["FedGKT"]),
-    )
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    cells = ends("fed_gkt_small", ".1f", 100, brief=True, dataset="cifar10")["iid"]
+    rows = {
+        "server not taught": ("none", "only S->E"),
+        "server taught": ("only E->S", "FedGKT"),
+    }
+    return [
+        {"": row, "clients not taught": cells[alone], "clients taught": cells[taught]}
+        for row, (alone, taught) in rows.items()
+    ]
 
 
 # ---- exercises -----------------------------------------------------------------------

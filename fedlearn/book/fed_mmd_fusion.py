@@ -18,8 +18,8 @@ def own_orders(number: str) -> "Shown":
     from .show import figure
 
     runs = by_label("fed_mmd_fusion_digits", partition="Permuted()")
-    names = ("FedAvg", "FedMMD", "FedFusion+Multi", "FedFusion+Conv")
-    axs = panels({name: runs[name] for name in names})
+    shown = "FedAvg FedMMD FedFusion+Multi FedFusion+Conv"
+    axs = panels({name: runs[name] for name in shown.split()})
     for ax in axs:
         for line in ax.lines:
             line.set_markevery(5)

@@ -536,10 +536,11 @@ def real_masks(number: str) -> "Shown":
     return figure(
         number,
         picture,
-        caption="""Masks of three photographs of VOC that nobody trained on, with the
-        names of the classes that fill two hundredths of a picture. Grey: borders and
-        padding, which do not count. Stored runs with seed 0, after twelve
-        rounds.""",
+        caption="""What people drew into three photographs of VOC that nobody trained
+        on, and what networks drew; the photographs are not shown. A class that fills
+        two hundredths of a picture is named. Grey is not judged: the outlines of
+        things, and the padding beside or below a picture. Stored runs with seed 0,
+        after twelve rounds.""",
         alt="""Rows of coloured shapes. On the left what people drew; beside it the same
         shapes as the methods see them, with blocky outlines. All find the sheep; the
         horse under its rider is hardly seen, and dog and cat are mixed up.""",
