@@ -31,7 +31,10 @@ STYLE = """
 .reveal pre { font-size: 0.72em; width: 100%; box-shadow: none; }
 .reveal figure { width: 100%; margin: 0; }
 .reveal figure svg, .reveal figure img { max-height: 62vh; max-width: 100%; }
-.reveal figcaption, .reveal .vega-bindings { font-size: 0.62em; max-width: none; }
+.reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.62em; }
+.reveal figure.fl figcaption, .reveal figure.fl .fl-vega { max-width: none; }
+.reveal img.still { width: 100%; max-height: 50vh; object-fit: contain; }
+.reveal img.still:has(+ figure .fl-vega svg) { display: none; }
 .reveal table { font-size: 0.7em; }
 .reveal blockquote { width: 90%; font-style: normal; }
 .reveal .headerlink, .reveal button { display: none; }
@@ -120,6 +123,16 @@ def own(section: Tag, name: str, kind: str | None = None) -> list[Tag]:
     return [tag for tag in found if tag.find_parent("section") is section]
 
 
+def still(figure: Tag) -> str:
+    """A chart's picture before the figure, until Vega has drawn the chart."""
+    output = figure.find_parent(class_="text_html")
+    before = output and output.find_previous_sibling()
+    if before is None or before.name != "img":
+        return ""
+    before["class"] = "still"
+    return str(before)
+
+
 def code_of(section: Tag) -> list[str]:
     """The cells that are a formula of the lesson."""
     cells = [c.find("pre") for c in own(section, "div", "cell_input")]
@@ -171,7 +184,7 @@ def slides(section: Tag, line: str) -> list[str]:
     lines = [line, *asked] if line else asked
     said = "".join(f'<p class="line">{html.escape(sentence)}</p>' for sentence in lines)
     formulas = [*map(str, own(section, "div", "math")), *code_of(section)]
-    figures = [str(figure) for figure in own(section, "figure")]
+    figures = [f"{still(figure)}{figure}" for figure in own(section, "figure")]
     shown = ["".join(formulas), *figures] if formulas or asked else figures
     made = []
     for content in shown:

@@ -4,6 +4,12 @@ A section begins with `# %% exercise`, may explain itself in a text in triple qu
 and leaves its answer in `answer`. `fl.solution` shows it; the unit tests check it.
 """
 
+# %% fed_kgf-bytes
+"""Base kernels travel, and copies don't: seven instead of two, so three and a half
+times as many bytes. With one base kernel all eight kernels have the same signs, at
+strengths that learning hardly changes."""
+answer = 7 / 2
+
 # %% fed_kgf-uniform
 """It is 1, for every beta: the slope is the derivative of |w|^beta, which goes from 0
 to 1 as |w| does. With beta = 2 every weight brings its part. With beta = 10 nearly all

@@ -308,6 +308,7 @@ def mean_slope(beta: int, largest_weight: float) -> Any:
 
 
 EXERCISES = {
+    "fed_kgf-bytes": number(3.5, {2.5: "that is how many more, not how many times"}),
     "fed_kgf-uniform": mean_slope,
     "fed_kgf-gradient": gradient,
     "fed_kgf-upload": upload,

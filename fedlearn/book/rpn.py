@@ -87,27 +87,27 @@ def seven_kernels(number: str, start: Tensors, residual: Tensors, name: str) -> 
 def frozen(
     number: str, start: Tensors, residual: Tensors, after: Tensors, name: str
 ) -> "Shown":
-    """The shapes of seven kernels of a layer, each less its mean: at the start, after a
-    client's night, and after rounds of RPN."""
+    """The shapes of seven kernels of a layer, each less its mean: at the start, and what
+    a client's night and rounds of RPN change of them."""
     from .pictures import kernel_rows
     from .show import figure
 
     kernels = {
         "start": start[name],
-        "one client, alone": start[name] + residual[name],
-        "RPN, last round": after[name],
+        "changed by one night": residual[name],
+        "changed by RPN": after[name] - start[name],
     }
     shapes = {
         label: (w - w.mean((2, 3), keepdim=True))[:7] for label, w in kernels.items()
     }
     return figure(
         number,
-        kernel_rows(shapes),
-        caption="""Shapes of seven kernels of the first layer, that is, each kernel less
-        its mean: at the start, after one client's night, and after RPN's last round.
-        Violet is negative, orange positive.""",
-        alt="""Three rows of seven squares. The second row differs a little from the
-        first; the third is the first row again.""",
+        kernel_rows(shapes, apart=["start"]),
+        caption="""Shapes of seven kernels of the first layer, each kernel less its
+        mean: at the start, and what one client's night and all rounds of RPN change of
+        it. Violet is negative, orange positive; the lower rows share a scale.""",
+        alt="""Three rows of seven squares of three by three cells. The first two have
+        many shades. The third is blank.""",
     )
 
 
@@ -245,6 +245,7 @@ def partly(answer: Any) -> Reasons:
 
 EXERCISES = {
     "rpn-numbers": numbers,
+    "rpn-noise": number(1 / 25, {1 / 9: "that is a kernel of 3 x 3"}, 0.01),
     "rpn-pool": pooling,
     "rpn-share": partly,
     "rpn-payload": payload,

@@ -570,12 +570,25 @@ def test_a_function_in_a_file_makes_data(tmp_path):
 # ---- the pages
 
 
-def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
+def printed(text):
+    """Words, whole numbers and marks as they are, other numbers as floats."""
+    found = re.findall(r"\d+\.\d+|\w+|\S", text)
+    return [float(part) if re.match(r"\d+\.", part) else part for part in found]
+
+
+def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    """And each program prints what stands under it, up to a tenth: processors differ."""
     page = PAGE.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names = {}
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    program = r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?"
+    for code, shown in re.findall(program, page, re.DOTALL):
         exec(compile(code, "own_data.md", "exec"), names)
+        assert printed(capsys.readouterr().out) == [
+            pytest.approx(part, abs=0.1) if isinstance(part, float) else part
+            for part in printed(shown)
+        ]
+    assert page.count("```text") >= 8
     lines = [
         line
         for text in re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
