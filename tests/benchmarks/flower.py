@@ -74,9 +74,7 @@ def equal():
 
 
 def main():
-    origin = (
-        provenance()
-    )  # of the code that runs, not of what the checkout becomes meanwhile
+    origin = provenance()  # first: the checkout may change meanwhile
     task = fl.tasks.classification("digits", 2)
     method = fl.methods.fedavg()
     seconds = {}

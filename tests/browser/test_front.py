@@ -56,7 +56,7 @@ def test_every_lesson_has_slides(page):
     assert page.evaluate("Reveal.getIndices().h") == 1
 
 
-def test_the_table_of_claims_is_searched_and_sorted(page):
+def test_the_table_of_claims_is_searched(page):
     box = open_from_disk(page, "appendix/claims.html", ".fl-sortable .dt-container")
 
     def identifiers():
@@ -66,9 +66,11 @@ def test_the_table_of_claims_is_searched_and_sorted(page):
     claims = [c for c in fl.claims.load() if "reading_of" not in c]
     differ = [c["id"] for c in claims if c["verdict"] == "inconsistent"]
     assert identifiers()[: len(differ)] == differ and len(identifiers()) == len(claims)
-    box.locator("input[type=search]").fill("RPN table 3")
+    search = box.locator("input[type=search]")
+    search.fill("RPN table 3")
     matches = identifiers()
     assert "rpn-table3-caption" in matches and "rpn-table1-fl-params" not in matches
+    search.fill("")
     box.locator("details summary:visible").first.click()
     assert box.locator("details[open] > code").first.inner_text().startswith("data = ")
     # a link to a reading finds it
