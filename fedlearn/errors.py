@@ -33,7 +33,18 @@ class StartError(ConnectionError):
 
 class DataError(RuntimeError):
     """A data set that is not on this machine and cannot be fetched, or is not the one its name
-    says."""
+    says.
+
+    >>> import fedlearn as fl
+    >>> def first(*names):
+    ...     for name in names:
+    ...         try:
+    ...             return fl.tasks.classification(name)
+    ...         except fl.DataError as error:
+    ...             print(error)
+    >>> first("digits", "mnist").source.name
+    'digits'
+    """
 
 
 @contextmanager
