@@ -40,6 +40,11 @@ BUILT = swaps()
 ALLOWED = {
     label: method for label, method in BUILT.items() if not isinstance(method, str)
 }
+# these need a network in the form "repopt", which only a run sees
+REPOPT = [
+    ALLOWED.pop(f"{swap} fed_repopt")
+    for swap in ("optimizer into", "downlink into", "model out of")
+]
 FEW = random.Random(0).sample(sorted(ALLOWED), 12)
 
 
@@ -64,6 +69,12 @@ def test_a_refusal_names_a_part():
     assert refusals
     for text in refusals:
         assert " needs " in text
+
+
+@pytest.mark.parametrize("method", REPOPT)
+def test_a_network_without_constants_is_refused(method):
+    with pytest.raises(ValueError, match="repopt"):
+        accuracy(method)
 
 
 @pytest.mark.parametrize(
