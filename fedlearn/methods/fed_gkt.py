@@ -46,7 +46,7 @@ from ..errors import WireError, check_number, check_whole, pick
 from ..models import evaluating, state_of
 from ..wire import DOWN, UP, FixedMessage, Schema, Whole
 from .base import Continued, clones
-from .edge import Edge, EdgeSide, PersonalClient, PersonalServer
+from .edge import Edge, EdgeSide, PersonalClient, PersonalServer, output
 
 UPLOAD = ("features", "labels", "logits")  # H, y and z_k in the server's memory
 PATIENCE = 10  # rounds without a rise of the accuracy, before the rate is cut
@@ -137,6 +137,9 @@ class Server(Messages, PersonalServer):
         absent = len(self.participants(1)) < self.task.clients
         if absent and not self.method.asynchronous:
             raise ValueError("FedGKT needs participation=1, or asynchronous=True.")
+        outputs = output(self.net, self.task.shape), output(self.f_s, self.maps)
+        if {x.shape[1:] for x in outputs} != {(self.task.source.classes,)}:
+            raise ValueError("Both networks of FedGKT must give a logit a class.")
 
     def start(self) -> State:
         return State(dict(self.first), {"plateau": torch.zeros(3)})

@@ -145,6 +145,26 @@ def test_synchronous_needs_everybody(task):
     assert equal(stored, state.weights | state.memory)
 
 
+def other_logits(shape, classes):
+    return torch.nn.Sequential(
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(shape[0], classes + 1),
+    )
+
+
+def other_edge(shape, classes):
+    return fl.models.Network(torch.nn.Conv2d(1, 4, 3), other_logits((4,), classes))
+
+
+@pytest.mark.parametrize("options", [{"server": other_logits}, {"edge": other_edge}])
+def test_networks_with_other_logits_are_refused(options, task):
+    """Or else an asynchronous run goes on without the uploads that do not fit."""
+    method = fl.methods.fed_gkt(**LATE, **options)
+    with pytest.raises(ValueError, match="logit"):
+        fl.run(method, task, 1)
+
+
 def test_asynchronous_keeps_the_features_of_those_who_are_away(task):
     server, clients = parties(task, **LATE)
     first = played(server, clients, server.start(), 1, (0, 1, 2))
