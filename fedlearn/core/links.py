@@ -10,6 +10,7 @@ decode, so error feedback is a step like any other:
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -75,7 +76,10 @@ class Code(Step):
     coder: Coder = DENSE
 
     def coder_for(self, name: str, ctx: Context) -> Coder:
-        """The coder of a tensor in a round, which the schema decides."""
+        """The coder of a tensor in a round, the same for all clients.
+
+        ``ctx`` has the schema and the round alone, as the answer is cached for them.
+        """
         return self.coder
 
 
@@ -217,8 +221,9 @@ class Link(Part):
         schema, t, names = self._last
         if ctx.round != t or ctx.schema != schema:
             names = {}
+            view = SimpleNamespace(schema=ctx.schema, round=ctx.round)
             for name in ctx.schema.shapes:
-                names.setdefault(self.code.coder_for(name, ctx), []).append(name)
+                names.setdefault(self.code.coder_for(name, view), []).append(name)
             self._last = (ctx.schema, ctx.round, names)
         return names
 

@@ -89,3 +89,15 @@ def test_feedback_keeps_what_later_steps_leave_out(task, coder):
             torch.testing.assert_close(whole, t * x[n], atol=1e-4, rtol=1e-4)
     assert total.keys() == x.keys(), "every tensor had its turn"
     assert "error/mean" not in memory  # batch statistics are no sum of updates
+
+
+class ByClient(Code):
+    def coder_for(self, name, ctx):
+        return TopK(0.1) if ctx.client else TopK(0.5)
+
+
+def test_a_coder_for_each_client_is_refused(task):
+    """The coders of a round are cached, and the first client's would serve all."""
+    method = fl.methods.fedavg().but(uplink=fl.Uplink(Update(), ByClient(TopK(0.5))))
+    with pytest.raises(AttributeError, match="client"):
+        fl.run(method, task, 1)
