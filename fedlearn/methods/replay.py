@@ -135,4 +135,11 @@ class KeptSteps(Wrapper, Aggregator):
         for key in list(ctx.memory):
             if key.startswith("step/") and int(key.rpartition("/")[2]) <= heard:
                 del ctx.memory[key]
+        # and those behind which the steps are longer than the tensor
+        for name, w in state.items():
+            size = 0
+            for t in range(ctx.round, heard, -1):
+                if size > 4 * w.numel():
+                    ctx.memory.pop(f"step/{name}/{t}", None)
+                size += len(ctx.memory.get(f"step/{name}/{t}", ()))
         return {name: w + step[name].to(w.device) for name, w in state.items()}

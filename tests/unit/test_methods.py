@@ -71,3 +71,22 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
         method.client_side(task).download(
             5, 0, server.send(5, 0, state, last_seen)[0], {}
         )
+
+
+@pytest.mark.parametrize("name", ["stc", "signsgd"])
+def test_steps_for_a_client_that_never_answers_do_not_grow(name, task):
+    method = fl.methods.get(name)
+    server = method.server_side(task)
+    clients = fl.clients(method, task)
+    state = server.start()
+    last_seen = {}
+    for t in range(1, 60):
+        message = server.send(t, 0, state, last_seen)[0]
+        answer = server.receive(t, 0, clients.answer(t, 0, message), state)
+        state = server.aggregate(t, state, [answer], last_seen)
+        last_seen = {0: t}
+    size = sum(len(x) for n, x in state.memory.items() if n.startswith("step/"))
+    whole = sum(4 * w.numel() for w in state.weights.values())
+    assert size < 2.1 * whole
+    late = clients.side.download(60, 1, server.send(60, 1, state, last_seen)[0], {})
+    assert all(torch.equal(late.start[n], w) for n, w in state.weights.items())
