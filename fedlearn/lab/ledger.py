@@ -115,6 +115,9 @@ def verdict_of(value: str | bool | None, computed: Any) -> str:
     if abs(middle - printed) <= 1e-9 * abs(printed):
         return "matches"
     rounded = low - half <= printed <= high + half
+    if printed < 0:  # digits are cut off towards zero
+        printed = -printed
+        low, high = -high, -low
     cut = printed <= high and low < printed + 2 * half
     return "rounding" if rounded or cut else "inconsistent"
 

@@ -71,6 +71,8 @@ def test_a_corrupted_entry_is_reported(name, change):
         ("1.4", 1.3868, "rounding"),
         ("1.40", 1.3868, "inconsistent"),
         ("44", 44.99, "rounding"),  # cut
+        ("-44", -44.99, "rounding"),  # towards zero
+        ("-44", -43.2, "inconsistent"),
         ("39", (38.7, 39.74, 40.8), "rounding"),
         (True, True, "matches"),
         (None, 3, "not derivable"),
