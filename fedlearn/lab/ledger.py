@@ -62,10 +62,8 @@ def audit(
     >>> [(r.computed, r.verdict) for r in audit(claims=[claim])]
     [(9.0, 'matches')]
     """
-    entries = list(load() if claims is None else claims)
-    if paper is not None:
-        entries = [entry for entry in entries if entry["paper"] == paper]
-    return [recompute(entry) for entry in entries]
+    entries = load() if claims is None else claims
+    return [recompute(e) for e in entries if paper in (None, e["paper"])]
 
 
 def recompute(claim: dict[str, Any]) -> Result:
@@ -129,9 +127,7 @@ def table(paper: str) -> "pd.DataFrame":
 
     rows = []
     for result in audit(paper):
-        row = {"read": "", **result.claim}
-        row["computed"] = show(result.computed)
-        rows.append(row)
+        rows.append({"read": "", **result.claim, "computed": show(result.computed)})
     frame = pd.DataFrame(rows).set_index("id").fillna("")
     frame["printed"] += frame["read"].map(lambda text: text and f" (read: {text})")
     return frame[["where", "printed", "formula", "computed", "verdict", "why"]]
