@@ -211,6 +211,8 @@ def open_image(path: Any) -> Any:
         with Image.open(path) as image:
             image.load()
             return image
+    except MemoryError:
+        raise
     except Exception as error:
         raise DataError(
             f"{path} is no picture that can be read ({reason(error)})."
@@ -306,6 +308,8 @@ def load(name: str) -> Source:
         train_x, train_y = _tensors(x, y, classes)
         test_x, test_y = _tensors(other_x, other_y, classes)
         mean, std = moments(train_x)
+    except MemoryError:
+        raise
     except Exception as error:
         why = f"cannot be read ({reason(error)}): replace or remove it."
         raise DataError(f"The copy of {name} at {place} {why}") from error
