@@ -53,7 +53,7 @@
   }
 
   // A slider for the round, or the time in it, has a button that plays it. When the picture is first seen it plays once and
-  // goes back to where it stood, unless the reader wants no motion or was quicker.
+  // goes back to where it stood, unless the page asks for a guess first, or the reader wants no motion or was quicker.
   function playing(picture, seen) {
     var range = picture.querySelector("input[type=range]:is([name=round], [name=time])");
     if (!range) return;
@@ -106,7 +106,7 @@
     spec.config = Object.assign({ text: { color: dark ? "#e6e9ee" : "#1b1f24" } }, spec.config);
     return vegaEmbed(picture, spec, { actions: false, renderer: "svg", theme: dark ? "dark" : undefined }).then(function (result) {
       speak(picture, spec, result.view);
-      playing(picture, div.dataset.drawn);
+      playing(picture, div.dataset.drawn || keep.length || (spec.usermeta || {}).waits);
       keep.forEach(function (name) {        // the reader's guess is there again next time
         result.view.addSignalListener(name, function (signal, value) {
           kept[name] = value;

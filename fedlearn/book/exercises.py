@@ -20,7 +20,7 @@ CHECKED = re.compile(
     r"\s*(?P<answer>.*?),?\s*\))(?:\n(?P=name))?",
     re.DOTALL,
 )
-PROMPT = re.compile(r"^(?:> ★+ \*\*[^\n]*Exercise|#{2,4} Exercise)", re.MULTILINE)
+PROMPT = re.compile("^(?:> ★|#{2,4} Exercise)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def source(cell: Cell) -> str:
 
 def exercises(cells: Iterable[Cell]) -> list[Exercise]:
     """The exercises of a chapter, in its order; ``ValueError`` for one that lost its
-    check."""
+    check, or has no text of its own."""
     questions: list[Exercise] = []
     prompt = ""
     answers = {}
@@ -72,6 +72,10 @@ def exercises(cells: Iterable[Cell]) -> list[Exercise]:
             raise ValueError(
                 f"the answer {name} has no check, which would be the cell {name}-check."
             )
+    texts = [question.prompt for question in questions]
+    for k, question in enumerate(questions):
+        if not question.prompt or question.prompt in texts[:k]:
+            raise ValueError(f"the exercise {question.name} has no text of its own.")
     return questions
 
 
@@ -83,7 +87,7 @@ def rubric(exercise: Exercise, answer: Solution | None) -> str:
     if answer is None:
         return "How to mark this: fedlearn classroom --instructor"
     text = " ".join(answer.text.partition("A good answer")[2].split())
-    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?:\. .*?)?(?= (?:and )?\(\d\)|$)", text)
+    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?:\. [A-Z].*?)?(?= (?:and )?\(\d\)|$)", text)
     parts = parts or re.findall(r"\([a-g]\)", exercise.prompt)
     rows = [f"* {part}" for part in parts or ("what happens, or is true", "why")]
     share = f"{exercise.points} points, in equal shares for:"

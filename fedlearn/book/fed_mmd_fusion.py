@@ -1,6 +1,7 @@
 """Chapter 6, FedMMD and FedFusion: a figure of stored runs, and the checks of its
 exercises."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -149,15 +150,16 @@ def fold(answer: Function) -> Reasons:
 
 
 def weights(answer: Any) -> Reasons:
-    """{label: method}: FedMMD with other weights than the paper's, and FedAvg beside
-    it."""
+    """{label: method}: FedMMD with a tenth of the paper's weight and with ten times as
+    much; FedAvg may stand beside them."""
     example = '{"weak": fl.methods.fedmmd(0.3, lam=0.01)}'
     call = "fl.methods.fedmmd(0.3, lam=...)"
     race = "the race is between fedmmd and fedavg"
     yield labelled(answer, example, call, ("fedmmd", "fedavg"), race)
-    bands = [m.parts()["objective"] for m in answer.values() if m.name == "fedmmd"]
-    if all("lam=0.1," in band for band in bands):
-        yield "no FedMMD here has another weight than the paper's 0.1"
+    bands = [m.objective.lam for m in answer.values() if m.name == "fedmmd"]
+    for times, weight in {"a tenth of": 0.01, "ten times": 1.0}.items():
+        if not any(math.isclose(band, weight) for band in bands):
+            yield f"no FedMMD here has {times} the paper's weight of 0.1"
 
 
 EXERCISES = {

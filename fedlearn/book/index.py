@@ -3,8 +3,8 @@ poster.
 
 ``data/index/chapter.yaml`` names the stored runs. In a card the server is on the left
 and the clients are on the right. The parts that a method replaces are filled plates. An
-arrow is as wide as the bytes of a stored run; the pale arrow behind it is a dense
-message.
+arrow is as wide as the bytes of a stored run, as a share of federated averaging's on
+the same network, the pale arrow behind it.
 """
 
 import html
@@ -31,10 +31,6 @@ PARTS = "server downlink uplink model objective optimizer".split()
 WIDEST = 17.6  # px: an arrow that carries a dense message
 
 
-def kilobytes(count: float) -> str:
-    return f"{count / 1e6:,.2f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} kB"
-
-
 def arrow(start: float, end: float, y: float, share: float) -> str:
     """The corners of an arrow, ``share`` of the widest and never invisible."""
     width = min(2 * WIDEST, max(1.2, WIDEST * share))
@@ -48,29 +44,26 @@ def arrow(start: float, end: float, y: float, share: float) -> str:
 
 
 def messages(card: dict[str, Any]) -> dict[str, float]:
-    """Bytes of one client in a round of a card's run: down, up, and a dense message."""
+    """Bytes of one client in a round of a card's run, down and up, as shares of what
+    federated averaging sends with the same network."""
     runs = by_label(card["results"], partition=card["partition"])
     sizes = link.shares(runs[card["line"]][0])
     dense = link.shares(runs[card["dense"]][0])
-    way = {"down": sizes["down"], "up": sizes["up"], "dense": dense["up"]}
-    return {name: float(count[1]) for name, count in way.items()}
+    return {way: float(sizes[way][1] / dense["up"][1]) for way in ("down", "up")}
 
 
-def card_picture(
-    chapter: str, title: str, sizes: dict[str, float], widest: float
-) -> str:
-    """A card's picture. ``sizes`` are those of its ``messages``, ``widest`` the largest
-    of all cards."""
+def card_picture(chapter: str, card: dict[str, Any]) -> str:
     replaced = [part for part in PARTS if part in chapter_file(chapter)["replaces"]]
     values = {part: "fl-new" if part in replaced else "fl-part" for part in PARTS}
+    shares = messages(card)
     for way, start, end, y in (("down", 100, 184, 68), ("up", 184, 100, 120)):
-        values[f"{way}_arrow"] = arrow(start, end, y, sizes[way] / widest)
-        values[f"{way}_dense"] = arrow(start, end, y, sizes["dense"] / widest)
-        values[f"{way}_bytes"] = kilobytes(sizes[way])
+        values[f"{way}_arrow"] = arrow(start, end, y, shares[way])
+        values[f"{way}_dense"] = arrow(start, end, y, 1.0)
+        values[f"{way}_bytes"] = f"{100 * shares[way]:.3g} %"
     alt = (
-        f"{title} replaces {', '.join(replaced) or 'nothing'} of the round. "
-        f"{values['down_bytes']} down, {values['up_bytes']} up for one client; "
-        f"a dense message has {kilobytes(sizes['dense'])}."
+        f"{card['title']} replaces {', '.join(replaced) or 'nothing'} of the round. "
+        f"One client gets {values['down_bytes']} and sends {values['up_bytes']} of "
+        "federated averaging's bytes with the same network."
     )
     picture = Path(__file__).with_name("card.svg").read_text(encoding="utf-8")
     attributes = f'role="img" aria-label="{html.escape(alt)}"'
@@ -79,14 +72,11 @@ def card_picture(
 
 def cards() -> Shown:
     """FedAvg and the five papers side by side, each with its drawing, a sentence and a
-    link. The arrows of all drawings have one scale."""
-    spec = chapter_file("index")["cards"]
-    sizes = {name: messages(card) for name, card in spec.items()}
-    widest = max(max(size.values()) for size in sizes.values())
+    link."""
     divs = []
     words = []
-    for name, card in spec.items():
-        picture = card_picture(name, card["title"], sizes[name], widest)
+    for name, card in chapter_file("index")["cards"].items():
+        picture = card_picture(name, card)
         title, says = (html.escape(card[key]) for key in ("title", "says"))
         head = f'<h3><a href="{card["page"]}.html">{title}</a></h3>'
         divs.append(f'<div class="fl-card">{head}{picture}<p>{says}</p></div>')

@@ -659,7 +659,7 @@ function render({ model, el }) {
   // Only on the book's own page is the address ours; in a notebook it is somebody else's.
   const ours = document.documentElement.dataset.content_root !== undefined;
   let { scene, s, wrong } = parse(FIRST), rows = [], shown = null, fed = null, kept = [], playing = false, ended = false;
-  let guess = 50, focus = 0, speed = 0, units = null, pace = 8, worker = true, waiting = false, look = LINES[0];
+  let guess = 50, guessed = false, focus = 0, speed = 0, units = null, pace = 8, worker = true, waiting = false, look = LINES[0];
 
   const named = `against-${Math.random()}`;  // a group of radio buttons is the page's, and there may be two widgets
   const field = (key) => {
@@ -769,7 +769,7 @@ function render({ model, el }) {
     $('[data-key="ratio"]').hidden = !SPARSE.includes(s.up);
     el.querySelectorAll("[data-scene]").forEach((b) => b.setAttribute("aria-pressed", b.dataset.scene === scene));
     tabs.forEach((tab) => { tab.checked = tab.value === s.against; });
-    $('[name="guess"]').value = guess; $(".fl-guess output").textContent = guess; $('[name="pace"]').value = pace;
+    $('[name="guess"]').value = guess; $(".fl-guess output").textContent = guessed ? guess : "?"; $('[name="pace"]').value = pace;
     $('[name="focus"]').innerHTML = Array.from({ length: s.clients }, (_,
       k) => `<option${k === focus ? " selected" : ""}>${k}</option>`).join("");
     $(".fl-wrong").textContent = wrong; $(".fl-wrong").hidden = !wrong;
@@ -777,7 +777,7 @@ function render({ model, el }) {
   }
   function choose(text, move) {
     ({ scene, s, wrong } = parse(text));
-    kept = []; look = LINES[0]; focus = Math.min(SCENES[scene].look, s.clients - 1); guess = SCENES[scene].guess;
+    kept = []; look = LINES[0]; focus = Math.min(SCENES[scene].look, s.clients - 1); guess = SCENES[scene].guess; guessed = false;
     fresh();
     if (wrong) tell_address();  // what cannot be does not stay in the address
     if (move) root.scrollIntoView({ block: "start" });
@@ -807,9 +807,10 @@ function render({ model, el }) {
   function report() {
     const last = rows.at(-1), read = last && hundred(last.accuracy);
     $(".fl-go").textContent = playing ? "❚❚ Pause" : ended ? "▶ Play again" : rows.length ? "▶ Go on" : "▶ Play";
-    $(".fl-status").textContent = playing ? `It trains for ${s.rounds} rounds. You guessed ${guess}.`
+    const own = guessed ? `You guessed ${guess}. ` : "";
+    $(".fl-status").textContent = playing ? `It trains for ${s.rounds} rounds. ${own}`
       : !last ? "Set your guess, then play." : ended
-      ? `You guessed ${guess}. After ${last.round} rounds it reads ${read} of 100${kept.length ? `; the curve you kept, ${hundred(kept[0].rows.at(-1).accuracy)}` : ""}.`
+      ? `${own}After ${last.round} rounds it reads ${read} of 100${kept.length ? `; the curve you kept, ${hundred(kept[0].rows.at(-1).accuracy)}` : ""}.`
       : `Round ${last.round} of ${s.rounds}: it reads ${read} of 100.`;
     $(".fl-then").hidden = !ended; $(".fl-guess").hidden = ended;
     // a scene's words hold for what it sets; seed, rounds and axis are free
@@ -837,7 +838,7 @@ function render({ model, el }) {
   });
   root.addEventListener("input", ({ target }) => {
     const { name, value } = target, number = typeof FIELDS[name]?.start === "number";
-    if (name === "guess") { guess = +value; $(".fl-guess output").textContent = guess; paint(); }
+    if (name === "guess") { guess = +value; guessed = true; $(".fl-guess output").textContent = guess; paint(); }
     else if (name === "pace") { pace = +value; tell({ pace, ...(playing ? { play: true } : {}) }); }
     else if (name === "focus") look_at(+value);
     else if (name === named) { s = { ...s, against: value }; tell_address(); paint(); }
@@ -972,8 +973,9 @@ function render({ model, el }) {
     });
     drawn.reverse();
     svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
-    svg.innerHTML = `${axis.join("")}<line class="fl-guessed" x1="${left}" x2="${right}" y1="${Y(guess / 100)}" y2="${Y(guess / 100)}"/>
-      <text class="fl-guess-said" x="${right}" y="${Y(guess / 100) + (guess > 90 ? 14 : -5)}" text-anchor="end">your guess: ${guess}</text>${drawn.filter(Boolean).join("")}`;
+    const mark = guessed ? `<line class="fl-guessed" x1="${left}" x2="${right}" y1="${Y(guess / 100)}" y2="${Y(guess / 100)}"/>
+      <text class="fl-guess-said" x="${right}" y="${Y(guess / 100) + (guess > 90 ? 14 : -5)}" text-anchor="end">your guess: ${guess}</text>` : "";
+    svg.innerHTML = `${axis.join("")}${mark}${drawn.filter(Boolean).join("")}`;
     // each curve by what distinguishes it from the others
     const differ = Object.keys(FIELDS).filter((key) => curves.some((c) => differences(c.s, s).includes(key)));
     const label = (its) => differ.filter((key) => key !== "ratio" || SPARSE.includes(its.up)).map((key) => `${FIELDS[key].name.toLowerCase()}: ${FIELDS[key].options ? FIELDS[key].options[its[key]] : its[key]}`).join("; ");
@@ -987,7 +989,7 @@ function render({ model, el }) {
       <line class="fl-line" x1="1" x2="33" y1="6" y2="6" stroke-dasharray="${curves[i].look[1]}"/>
       <path d="${curves[i].look[2]}" transform="translate(17 6)" fill="currentColor"/></svg> <span>${name} <b>${end}</b></span></li>`).join("");
     svg.setAttribute("aria-label",
-      `Test digits read correctly against ${names[s.against]}. Your guess: ${guess} of 100. ${said_of.map((x) => x.join(" ")).join(". ")}.`);
+      `Test digits read correctly against ${names[s.against]}. ${guessed ? `Your guess: ${guess} of 100. ` : ""}${said_of.map((x) => x.join(" ")).join(". ")}.`);
   }
 
   function close() {

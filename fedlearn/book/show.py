@@ -306,6 +306,7 @@ def chart(
         "units": units or usermeta.get("units", {}),
         "keep": list(keep or usermeta.get("keep", ())),
         "says": says or usermeta.get("says", {}),
+        "waits": usermeta.get("waits", False),  # for a guess, before it plays itself
     }
     spec |= {"description": " ".join(alt.split()), "usermeta": meta}
     data = to_json(spec, separators=(",", ":")).replace("</", "<\\/")

@@ -27,10 +27,14 @@ def cell(source, kind="code", **grade):
     }
 
 
-def exercise(name, stub, test):
-    """The two cells of an exercise."""
+ASKED = "> ★★ **Predict, then check.** Double it."
+
+
+def exercise(name, stub, test, prompt=ASKED):
+    """The cells of an exercise: what it asks, the answer and the check."""
     check = {"grade": True, "solution": False, "grade_id": f"{name}-check"}
-    return [cell(stub, solution=True, grade_id=name), cell(test, **check)]
+    asked = [cell(prompt, "markdown")] if prompt else []
+    return [*asked, cell(stub, solution=True, grade_id=name), cell(test, **check)]
 
 
 def book(folder, *cells):
@@ -55,6 +59,7 @@ def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path, monkeypatc
         *exercise("a-b", STUB, CHECK),
         'fl.solution("a-b")',
         'x = 1\nfl.solution("a-c")',
+        cell("> ★ **Why?**", "markdown"),
     ]
     source = book(tmp_path / "book", *cells, 'fl.solution("a-d")')
     out = tmp_path / "out"
@@ -69,9 +74,10 @@ def test_a_course_holds_no_solution_and_writes_over_nothing(tmp_path, monkeypatc
         "nbgrader_config.py",
     }
     *lesson, paper = sources(out / "a.ipynb")
-    assert lesson == [STUB, CHECK, "x = 1"]
+    assert lesson == [ASKED, STUB, CHECK, "x = 1", "> ★ **Why?**"]
     assert "marked by hand" in paper
-    *_, stub, asserted, text, hand = sources(out / "source/a/a.ipynb")
+    *_, asked, stub, asserted, text, hand = sources(out / "source/a/a.ipynb")
+    assert asked == ASKED, "a box that only says its stars is a prompt, too"
     assert stub.startswith(STUB)
     assert asserted == ASSERTED
     assert "marked by hand" in hand
@@ -108,8 +114,13 @@ REFUSED = {  # cells of a page, and the noun of its refusal
     "a printed check": (exercise("a-b", STUB, 'print(fl.check("a-b", f))'), "must be"),
     "a timed check": (exercise("a-b", STUB, '%time fl.check("a-b", f)'), "must be"),
     "no check": (
-        exercise("fedavg-bytes", STUB, CHECK)[:1],
+        exercise("fedavg-bytes", STUB, CHECK)[:2],
         "fedavg-bytes has no check",
+    ),
+    "no text": (exercise("a-b", STUB, CHECK, prompt=""), "a-b has no text"),
+    "the text of another": (
+        [*exercise("a-b", STUB, CHECK), *exercise("a-c", STUB, CHECK)[1:]],
+        "a-c has no text",
     ),
 }
 
@@ -141,7 +152,7 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
         "def other():\n    pass",
     ]
     lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
-    cells = [*map(cell, lesson), prompt, *exercise("a-b", STUB, CHECK)]
+    cells = [*map(cell, lesson), prompt, *exercise("a-b", STUB, CHECK, "")]
     classroom.make(book(tmp_path / "book", *cells), tmp_path / "out")
     copy = tmp_path / "out" / "source" / "a" / "a.ipynb"
     _, setup, *copied = sources(copy)
@@ -283,6 +294,7 @@ def test_the_lecturer_gets_answers_and_what_checks_tell_apart(
     assert len(rows) == 1 + sum(len(solutions(chapter)) for chapter in CHAPTERS)
     source = sources(out / "source" / "fedavg_audit" / "fedavg_audit.ipynb")
     assert sum("### BEGIN SOLUTION" in text for text in source) == 3
+    assert "(its Eq. 7, and the first line of Algorithm 2)" in guide["rpn.md"]
 
 
 # ---- students and progress -----------------------------------------------------------------------
