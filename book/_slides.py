@@ -22,36 +22,47 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 BOOK = HERE if (HERE / "_toc.yml").exists() else ROOT  # in a course it is the course
 SITE = ROOT / "_build" / "html"
+# letters and colours are the site's: its fl-book.css is read first
 STYLE = """
-.reveal { font-family: sans-serif; font-size: 26px; }
-.reveal h1, .reveal h2 { font-family: sans-serif; text-transform: none; }
-.reveal h1, .reveal h2 { font-size: 1.7em; }
-.reveal p, .reveal li { text-align: left; line-height: 1.5; }
-.reveal section { padding: 0 1em; }
-.reveal pre { font-size: 0.72em; width: 100%; box-shadow: none; }
-.reveal figure { width: 100%; margin: 0; }
-.reveal figure svg, .reveal figure img { max-height: 62vh; max-width: 100%; }
-.reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.62em; }
+:root { --r-main-font: var(--fl-text); --r-heading-font: var(--fl-text); }
+:root { --r-main-font-size: 28px; --r-main-color: #1b1f24; --r-heading-color: #1b1f24; }
+:root { --r-link-color: #0f5bc4; --r-code-font: var(--pst-font-family-monospace); }
+.reveal h1, .reveal h2 { text-align: left; text-transform: none; font-size: 1.5em; }
+.reveal h1, .reveal h2 { border-left: 0.2em solid #0072b2; padding-left: 0.5em; }
+.reveal p, .reveal li { text-align: left; line-height: 1.45; }
+.reveal .slides section { padding: 28px 56px 0; box-sizing: border-box; }
+.reveal .progress { color: #0072b2; }
+.reveal pre { font-size: 0.7em; width: max-content; margin: 0.6em 0; box-shadow: none; }
+.reveal pre { overflow: visible; line-height: 1.4; background: #f3f4f5; padding: 0.6em 1em; }
+.reveal figure { width: 100%; max-width: none; margin: 0; text-align: center; }
+.reveal figure svg, .reveal figure img { max-width: 100%; }
+.reveal figure { font-family: system-ui, sans-serif; }
+.reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.6em; }
+.reveal figure.fl figcaption { text-align: left; margin: 0.4em 0 0; }
 .reveal figure.fl figcaption, .reveal figure.fl .fl-vega { max-width: none; }
-.reveal img.still { width: 100%; max-height: 50vh; object-fit: contain; }
+.reveal img.still { display: block; width: 100%; max-height: 380px; object-fit: contain; }
 .reveal img.still:has(+ figure .fl-vega svg) { display: none; }
 .reveal table { font-size: 0.7em; }
-.reveal blockquote { width: 90%; font-style: normal; }
-.reveal .headerlink, .reveal button { display: none; }
-.reveal .line { font-size: 1.2em; }
-.sheet { font: 15px/1.4 sans-serif; max-width: 62rem; margin: 0 auto; display: grid; }
-.sheet { grid-template-columns: minmax(0, 5fr) minmax(0, 8fr); column-gap: 1.5rem; }
-.sheet { grid-template-rows: auto auto 1fr; }
-.sheet h1 { grid-column: 1 / -1; }
-.sheet h1 + div { grid-row: span 2; }
-.sheet h1 { font-size: 1.6em; margin: 0 0 0.5em; }
-.sheet figure { margin: 0; }
-.sheet figure svg, .sheet figure img { max-height: 95mm; max-width: 100%; }
+.reveal blockquote { width: auto; margin: 0 0 0.6em; padding: 0.1em 1em; font-style: normal; }
+.reveal blockquote { background: #eef5fa; border-left: 4px solid #0072b2; box-shadow: none; }
+.reveal blockquote:has(~ figure) { font-size: 0.75em; }
+.reveal .headerlink, .reveal button:not(.fl-play-rounds) { display: none; }
+.reveal .line { font-size: 1.15em; margin: 0.4em 0; }
+.sheet { font-family: var(--fl-text); line-height: 1.35; color: #1b1f24; width: 273mm; }
+.sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; }
+.sheet { grid-template: auto minmax(0, 1fr) / minmax(0, 1fr) minmax(0, 1fr); }
+.sheet h1 { grid-column: 1 / -1; font-size: 1.5em; margin: 0 0 0.4em; }
+.sheet h1 { border-left: 0.2em solid #0072b2; padding-left: 0.5em; }
+.sheet > div { display: flex; flex-direction: column; justify-content: space-between; }
+.sheet > div > * { flex: none; }
+.sheet figure { margin: 0; width: 100%; }
+.sheet figure svg, .sheet figure img { width: 100%; height: auto; max-height: 88mm; }
 .sheet figcaption { font-size: 0.8em; }
-.sheet .math { font-size: 0.78em; }
+.sheet figure.fl figcaption, .sheet figure.fl .fl-vega { max-width: none; }
 .sheet .fl-vega .vega-bindings { display: none; }
-.sheet dl { display: grid; align-content: start; grid-template-columns: 5em 1fr; row-gap: 0.4em; }
-.sheet dt { font-weight: bold; }
+.sheet .vega-embed { width: 100%; }
+.sheet dl { display: grid; grid-template-columns: 5.5em 1fr; row-gap: 0.5em; margin: 0.5em 0 0; }
+.sheet dt { font-weight: bold; color: #005a8e; }
 .sheet dd { margin: 0; }
 @page { size: A4 landscape; margin: 12mm; }
 """
@@ -63,6 +74,7 @@ DECK = """<!doctype html>
 <link rel="stylesheet" href="reveal/reveal.css">
 <link rel="stylesheet" href="reveal/white.css">
 <link rel="stylesheet" href="../_static/pygments.css">
+<link rel="stylesheet" href="../_static/fl-book.css">
 <style>{styles}</style>{scripts}
 </head>
 <body>{body}</body>
@@ -72,8 +84,61 @@ DECK = """<!doctype html>
 REVEAL = (
     '<script src="reveal/reveal.js"></script><script src="reveal/notes.js"></script>'
 )
-START = """<script>
-Reveal.initialize({hash: true, viewDistance: 99, plugins: [RevealNotes]});
+# What is too wide or too high gets smaller, also after Vega and MathJax have drawn.
+FIT = """<script>
+function narrow(root) {
+  root.querySelectorAll("div.math").forEach(function (math) {
+    math.style.zoom = 1;
+    math.style.zoom = Math.min(1, math.clientWidth / math.scrollWidth);
+  });
+}
+function fit(section) {
+  var box = section.querySelector(".fit");
+  if (!box || !section.offsetWidth) return;
+  narrow(box);
+  var edge = section.getBoundingClientRect(), scale = edge.width / section.offsetWidth;
+  var parts = box.querySelectorAll(":not(svg *):not(mjx-container *):not(script)");
+  function fits() {
+    return Array.from(parts).every(function (part) {
+      var at = part.getBoundingClientRect();
+      return at.right <= edge.right - 40 * scale && at.bottom <= edge.top + 705 * scale;
+    });
+  }
+  var size = box.querySelector("figure") ? 1.6 : 1;
+  for (box.style.zoom = size; size > 0.3 && !fits(); box.style.zoom = size) size -= 0.05;
+}
+function fill(sheet) {
+  narrow(sheet);
+  var columns = Array.from(sheet.children).slice(1), size = 24;
+  function fits() {
+    return columns.every(function (column) {
+      var end = column.lastElementChild.getBoundingClientRect().bottom;
+      return end <= sheet.getBoundingClientRect().bottom;
+    });
+  }
+  for (sheet.style.fontSize = "24px"; size > 8 && !fits(); ) {
+    size -= 0.25;
+    sheet.style.fontSize = size + "px";
+    narrow(sheet);
+  }
+}
+function all() {
+  document.querySelectorAll(".slides > section").forEach(fit);
+  document.querySelectorAll(".sheet").forEach(fill);
+}
+window.addEventListener("load", function () {
+  [0, 1000, 3000].forEach(function (wait) { setTimeout(all, wait); });
+});
+</script>"""
+START = f"""{FIT}<script>
+Reveal.initialize({{
+  hash: true, width: 1280, height: 720, margin: 0, center: false, transition: "none",
+  viewDistance: 99, plugins: [RevealNotes]
+}});
+Reveal.on("slidechanged", function (event) {{
+  fit(event.currentSlide);
+  setTimeout(fit, 500, event.currentSlide);
+}});
 </script>"""
 
 
@@ -113,10 +178,6 @@ def picked(notebook: dict[str, Any]) -> dict[str, str]:
     return lines
 
 
-def first_sentence(text: str) -> str:
-    return re.split(r"(?<=[.?!])\s", text, maxsplit=1)[0]
-
-
 def own(section: Tag, name: str, kind: str | None = None) -> list[Tag]:
     """The tags of that name in a section, but for those of sections inside it."""
     found = section.find_all(name, class_=kind) if kind else section.find_all(name)
@@ -140,31 +201,35 @@ def code_of(section: Tag) -> list[str]:
 
 
 def verdict(section: Tag) -> list[tuple[str, str]]:
-    """When to use a method, when not, how sure: each with its first sentence."""
+    """When to use a method, when not, how sure: each line whole."""
     quoted = [p for p in own(section, "p") if p.find_parent("blockquote") and p.strong]
     heads = [words(p.strong) for p in quoted]
     texts = [
         words(p).removeprefix(head).strip()
         for p, head in zip(quoted, heads, strict=True)
     ]
-    return list(zip(heads, map(first_sentence, texts), strict=True))
+    return list(zip(heads, texts, strict=True))
 
 
-def prediction(question: Tag) -> str:
-    """A question, and its answer on the next key."""
-    answer = ""
+def answer_to(question: Tag) -> str:
     for tag in question.find_next_siblings(["blockquote", "details"]):
         if tag.name == "blockquote":
-            break
+            return ""
         if words(tag.summary) != "Hint":
-            paragraphs = "".join(map(str, tag.find_all("p")))
-            answer = f'<div class="fragment"><hr>{paragraphs}</div>'
-            break
-    return f"{question}{answer}"
+            return "".join(map(str, tag.find_all("p")))
+    return ""
+
+
+def fitted(content: str) -> str:
+    return f'<div class="fit">{content}</div>'
 
 
 def slides(section: Tag, line: str) -> list[str]:
-    """The slides of a section: none without a picture, an equation or a question."""
+    """The slides of a section: none without a picture, an equation or a question.
+
+    A question comes first, with the chart that is to be moved; the line, which often
+    says the answer, comes after it.
+    """
     heading = heading_of(section)
     title = f"<h2>{html.escape(heading)}</h2>"
     text = [
@@ -178,20 +243,45 @@ def slides(section: Tag, line: str) -> list[str]:
             f"<p><b>{html.escape(a)}</b> {html.escape(b)}</p>"
             for a, b in verdict(section)
         ]
-        return [f"<h2>When would you use it?</h2>{''.join(rows)}{notes}"]
+        return [f"<h2>When would you use it?</h2>{fitted(''.join(rows))}{notes}"]
     bold = [words(strong) for p in text for strong in p.find_all("strong")]
-    asked = [sentence for sentence in bold if sentence.endswith("?")]
-    lines = [line, *asked] if line else asked
-    said = "".join(f'<p class="line">{html.escape(sentence)}</p>' for sentence in lines)
-    formulas = [*map(str, own(section, "div", "math")), *code_of(section)]
-    figures = [f"{still(figure)}{figure}" for figure in own(section, "figure")]
-    shown = ["".join(formulas), *figures] if formulas or asked else figures
-    made = []
-    for content in shown:
-        made.append(f"{title}{said}{content}{notes}")
-        said = ""
+    asked = "".join(
+        f'<p class="line">{html.escape(sentence)}</p>'
+        for sentence in bold
+        if sentence.endswith("?")
+    )
+    said = f'<p class="line">{html.escape(line)}</p>' if line else ""
+    later = said.replace('"line"', '"line fragment"')
     questions = [q for q in own(section, "blockquote") if "redict" in q.get_text()]
-    return made + [f"{title}{prediction(question)}" for question in questions]
+    formulas = "".join([*map(str, own(section, "div", "math")), *code_of(section)])
+    figures = own(section, "figure")
+    pictures = [f"{still(figure)}{figure}" for figure in figures]
+    made = []
+    if section.h1:  # the first slide of a lesson
+        made = [title + said + asked] if asked else []
+        said = asked = ""
+    move = [q for q in questions if "then move" in q.get_text()][:1]
+    live = bool(figures) and figures[0].find(class_="fl-vega") is not None
+    if live and (move or asked):
+        questions = [q for q in questions if q not in move]
+        shown = fitted("".join(map(str, move)) + pictures.pop(0))
+        answer = answer_to(move[0]) if move else ""
+        made.append(f"{title}{asked}{'' if answer else later}{shown}")
+        if answer:
+            made.append(f"{title}{said}{fitted(answer)}")
+        said = ""
+    elif asked:
+        rest = formulas or pictures
+        made.append(title + asked + ("" if rest else later))
+        said = said if rest else ""
+    for content in [formulas, *pictures] if formulas else pictures:
+        made.append(f"{title}{said}{fitted(content)}")
+        said = ""
+    for question in questions:
+        answer = answer_to(question)
+        shown = f'<div class="fragment"><hr>{answer}</div>' if answer else ""
+        made.append(f"{title}{fitted(f'{question}{shown}')}")
+    return [slide + notes for slide in made]
 
 
 def sheet(sections: list[Tag], about: dict[str, Any]) -> str:
@@ -208,19 +298,18 @@ def sheet(sections: list[Tag], about: dict[str, Any]) -> str:
     box = next(
         section for section in sections if key(heading_of(section)) == "theverdict"
     )
-    use = " ".join(verdict(box)[0])
-    facts = {
-        "Up": about["up"],
-        "Down": about["down"],
-        "Verdict": use,
-        "Trap": about["trap"],
-    }
-    rows = [
-        f"<dt>{head}</dt><dd>{html.escape(fact)}</dd>" for head, fact in facts.items()
+    costs = {"Up": about["up"], "Down": about["down"], "Trap": about["trap"]}
+    lists = [
+        "".join(
+            f"<dt>{html.escape(head)}</dt><dd>{html.escape(fact)}</dd>"
+            for head, fact in facts
+        )
+        for facts in (costs.items(), verdict(box))
     ]
     return (
-        f"<h1>{html.escape(heading_of(page))}</h1><div>{frame}</div>"
-        f"<div>{''.join(equations)}</div><dl>{''.join(rows)}</dl>"
+        f"<h1>{html.escape(heading_of(page))}</h1>"
+        f"<div>{frame}<dl>{lists[0]}</dl></div>"
+        f"<div>{''.join(equations)}<dl>{lists[1]}</dl></div>"
     )
 
 
@@ -267,7 +356,7 @@ def main() -> None:
         (target / f"{stem}.html").write_text(DECK.format(body=body, **about))
         links = f'<a href="{stem}.html">slides</a>'
         if facts := notebook["metadata"].get("sheet"):
-            body = f'<div class="sheet">{sheet(sections, facts)}</div>'
+            body = f'<div class="sheet">{sheet(sections, facts)}</div>{FIT}'
             (target / f"{stem}_sheet.html").write_text(DECK.format(body=body, **about))
             links += f', <a href="{stem}_sheet.html">sheet</a>'
         listed.append(f"<li>{title}: {links}</li>")
@@ -276,7 +365,7 @@ def main() -> None:
     about = {
         "title": "Slides",
         "scripts": "",
-        "styles": "body { font-family: sans-serif; }",
+        "styles": "body { font-family: var(--fl-text); margin: 2em; }",
     }
     (target / "index.html").write_text(DECK.format(body=body, **about))
 
