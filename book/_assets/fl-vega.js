@@ -74,7 +74,6 @@
       button.textContent = "❚❚";
       button.setAttribute("aria-label", "Pause");
       timer = setInterval(function () {
-        if (!range.isConnected) { stop(); return; }          // drawn anew, for the dark
         set(Math.min(last, Number(range.value) + step));
         if (Number(range.value) < last) return;
         stop();
@@ -88,7 +87,7 @@
     picture.addEventListener("keydown", function (event) { if (event.target !== button) stop(); });
     range.before(button);
     stop();
-    if (seen || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
     new IntersectionObserver(function (entries, watch) {
       if (!entries.some(function (entry) { return entry.isIntersecting; })) return;
       watch.disconnect();
@@ -101,10 +100,9 @@
     var keep = (spec.usermeta || {}).keep || [], picture = div.querySelector(".fl-vega-picture");
     try { kept = JSON.parse(localStorage.getItem(key) || "{}"); } catch (e) { /* no storage: nothing is kept */ }
     (spec.params || []).forEach(function (p) { if (p.name in kept) p.value = kept[p.name]; });
-    var dark = document.documentElement.dataset.theme === "dark";
-    spec.background = null;
-    spec.config = Object.assign({ text: { color: dark ? "#e6e9ee" : "#1b1f24" } }, spec.config);
-    return vegaEmbed(picture, spec, { actions: false, renderer: "svg", theme: dark ? "dark" : undefined }).then(function (result) {
+    spec.background = null;                 // the style sheet turns it round in the dark, as it does the stills
+    spec.config = Object.assign({ text: { color: "#1b1f24" } }, spec.config);
+    return vegaEmbed(picture, spec, { actions: false, renderer: "svg" }).then(function (result) {
       speak(picture, spec, result.view);
       playing(picture, div.dataset.drawn || keep.length || (spec.usermeta || {}).waits);
       keep.forEach(function (name) {        // the reader's guess is there again next time
@@ -122,8 +120,7 @@
     if (!divs.length) return;
     fetched().catch(fetched).then(function (vegaEmbed) {
       divs.forEach(function (div) { div.hidden = false; });   // in Jupyter, which draws the spec itself, it stays hidden
-      function all() { divs.forEach(function (div) { draw(vegaEmbed, div); }); }
-      all();
+      divs.forEach(function (div) { draw(vegaEmbed, div); });
       // Vega measures when the window changes; a sidebar that comes or goes later changes the column once more
       divs.forEach(function (div) {
         var wide = div.clientWidth;
@@ -131,7 +128,6 @@
           if (div.clientWidth !== wide) { wide = div.clientWidth; window.dispatchEvent(new Event("resize")); }
         }).observe(div);
       });
-      new MutationObserver(all).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     }, function (error) { console.error("Charts stay as they are without a script: " + (error.message || "Vega did not load")); });
   });
 })();

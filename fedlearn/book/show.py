@@ -156,8 +156,9 @@ def cell(value: Any) -> tuple[str, bool]:
         return format(value, ",.0f" if value % 1 == 0 else ",.3f"), True
     if value.startswith('<details class="fl-missing">'):
         return value, False
-    if NUMBER.fullmatch(value):  # numbers do not wrap by themselves
-        return inline(value).replace(" (", "<br>("), True
+    if NUMBER.fullmatch(value):  # a telephone may wrap before ±
+        text = inline(value).replace(" (", "<br>(")
+        return re.sub("(?<=±) | (?=[%×])", "\u00a0", text), True
     return inline(value), value == "not reached"
 
 

@@ -45,7 +45,7 @@ AXE = """options => axe.run({...options, preload: false, resultTypes: ['violatio
 
 
 def turn(page, scheme):
-    """Light or dark, as the reader's system says; charts are drawn anew."""
+    """Light or dark, as the reader's system says."""
     page.emulate_media(color_scheme=scheme)
     page.wait_for_function(
         "scheme => document.documentElement.dataset.theme == scheme", arg=scheme
