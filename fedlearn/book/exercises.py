@@ -87,7 +87,9 @@ def rubric(exercise: Exercise, answer: Solution | None) -> str:
     if answer is None:
         return "How to mark this: fedlearn classroom --instructor"
     text = " ".join(answer.text.partition("A good answer")[2].split())
-    parts = re.findall(r"\(\d\) (.*?)[.;,]?(?:\. [A-Z].*?)?(?= (?:and )?\(\d\)|$)", text)
+    parts = re.findall(
+        r"\(\d\) (.*?)[.;,]?(?:\. [A-Z].*?)?(?= (?:and )?\(\d\)|$)", text
+    )
     parts = parts or re.findall(r"\([a-g]\)", exercise.prompt)
     rows = [f"* {part}" for part in parts or ("what happens, or is true", "why")]
     share = f"{exercise.points} points, in equal shares for:"

@@ -165,8 +165,10 @@ def fast(page):
 def test_a_scene_is_played_by_key_and_compared(play):
     page = play("one-in-a-hundred")
     fast(page)
+    assert page.locator(".fl-guessed").count() == 0, "nobody has guessed yet"
     page.focus("[name=guess]")
     page.keyboard.press("ArrowLeft")
+    assert page.locator(".fl-guess-said").text_content() == "your guess: 79"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "▶ Play"
     page.keyboard.press("Enter")
@@ -234,7 +236,7 @@ def test_without_a_worker_it_trains_in_the_page_and_says_so(play):
     )
     fast(page)
     page.click(".fl-go")
-    assert "After 20 rounds" in ended(page)
+    assert ended(page).startswith("After 20 rounds"), "nobody has guessed"
 
 
 def test_in_the_book_it_trains_from_disk_and_reads_well(page):
