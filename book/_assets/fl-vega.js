@@ -104,7 +104,7 @@
     spec.config = Object.assign({ text: { color: "#1b1f24" } }, spec.config);
     return vegaEmbed(picture, spec, { actions: false, renderer: "svg" }).then(function (result) {
       speak(picture, spec, result.view);
-      playing(picture, div.dataset.drawn || keep.length || (spec.usermeta || {}).waits);
+      playing(picture, keep.length || (spec.usermeta || {}).waits);
       keep.forEach(function (name) {        // the reader's guess is there again next time
         result.view.addSignalListener(name, function (signal, value) {
           kept[name] = value;
