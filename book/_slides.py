@@ -36,7 +36,10 @@ STYLE = """
 .reveal pre { overflow: visible; line-height: 1.4; background: #f3f4f5; padding: 0.6em 1em; }
 .reveal figure { width: 100%; max-width: none; margin: 0; text-align: center; }
 .reveal figure svg, .reveal figure img { max-width: 100%; }
-.reveal figure { font-family: system-ui, sans-serif; }
+.reveal figure table, .sheet figure table { font-family: inherit; }
+.reveal .fl-vega:not([hidden]), .sheet .fl-vega:not([hidden]) { min-height: 0; }
+.reveal .ask { font-size: 1.7em; margin: 3em 0 0; }
+.reveal .ask ~ .ask { margin-top: 0.8em; }
 .reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.6em; }
 .reveal figure.fl figcaption { text-align: left; margin: 0.4em 0 0; }
 .reveal figure.fl figcaption, .reveal figure.fl .fl-vega { max-width: none; }
@@ -104,7 +107,7 @@ function fit(section) {
       return at.right <= edge.right - 40 * scale && at.bottom <= edge.top + 705 * scale;
     });
   }
-  var size = box.querySelector("figure") ? 1.6 : 1;
+  var size = box.querySelector("figure") ? 1.6 : 1.35;
   for (box.style.zoom = size; size > 0.3 && !fits(); box.style.zoom = size) size -= 0.05;
 }
 function fill(sheet) {
@@ -212,11 +215,15 @@ def verdict(section: Tag) -> list[tuple[str, str]]:
 
 
 def answer_to(question: Tag) -> str:
-    for tag in question.find_next_siblings(["blockquote", "details"]):
-        if tag.name == "blockquote":
+    """What a reader may unfold below a question: an answer, or an exercise's solution."""
+    for tag in question.find_next_siblings(["blockquote", "details", "div", "p"]):
+        if tag.name in ("blockquote", "p"):
             return ""
-        if words(tag.summary) != "Hint":
-            return "".join(map(str, tag.find_all("p")))
+        box = (
+            tag if tag.name == "details" else tag.find("details", class_="fl-solution")
+        )
+        if box and words(box.summary) != "Hint":
+            return "".join(map(str, box.find_all("p")))
     return ""
 
 
@@ -253,7 +260,10 @@ def slides(section: Tag, line: str) -> list[str]:
     said = f'<p class="line">{html.escape(line)}</p>' if line else ""
     later = said.replace('"line"', '"line fragment"')
     questions = [q for q in own(section, "blockquote") if "redict" in q.get_text()]
-    formulas = "".join([*map(str, own(section, "div", "math")), *code_of(section)])
+    parts = [*map(str, own(section, "div", "math"))], code_of(section)
+    formulas = ["".join(part) for part in parts if part]
+    if sum(map(len, parts)) <= 4:  # else the code has a slide of its own
+        formulas = ["".join(formulas)] if formulas else []
     figures = own(section, "figure")
     pictures = [f"{still(figure)}{figure}" for figure in figures]
     made = []
@@ -262,7 +272,7 @@ def slides(section: Tag, line: str) -> list[str]:
         said = asked = ""
     move = [q for q in questions if "then move" in q.get_text()][:1]
     live = bool(figures) and figures[0].find(class_="fl-vega") is not None
-    if live and (move or asked):
+    if live:
         questions = [q for q in questions if q not in move]
         shown = fitted("".join(map(str, move)) + pictures.pop(0))
         answer = answer_to(move[0]) if move else ""
@@ -272,9 +282,10 @@ def slides(section: Tag, line: str) -> list[str]:
         said = ""
     elif asked:
         rest = formulas or pictures
-        made.append(title + asked + ("" if rest else later))
+        alone = asked.replace('"line"', '"line ask"')
+        made.append(title + alone + ("" if rest else later))
         said = said if rest else ""
-    for content in [formulas, *pictures] if formulas else pictures:
+    for content in [*formulas, *pictures]:
         made.append(f"{title}{said}{fitted(content)}")
         said = ""
     for question in questions:
