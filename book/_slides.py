@@ -252,8 +252,10 @@ def slides(section: Tag, line: str) -> list[str]:
         ]
         return [f"<h2>When would you use it?</h2>{fitted(''.join(rows))}{notes}"]
     bold = [words(strong) for p in text for strong in p.find_all("strong")]
+    if line.endswith("?"):
+        bold, line = [line, *bold], ""
     asked = "".join(
-        f'<p class="line">{html.escape(sentence)}</p>'
+        f'<p class="line">{html.escape(sentence[0].upper() + sentence[1:])}</p>'
         for sentence in bold
         if sentence.endswith("?")
     )
