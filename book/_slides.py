@@ -38,7 +38,7 @@ STYLE = """
 .reveal figure svg, .reveal figure img { max-width: 100%; }
 .reveal figure table, .sheet figure table { font-family: inherit; }
 .reveal .fl-vega:not([hidden]), .sheet .fl-vega:not([hidden]) { min-height: 0; }
-.reveal .ask { font-size: 1.7em; margin: 3em 0 0; }
+.reveal .ask { font-size: 1.5em; margin: 2.4em 0 0; }
 .reveal .ask ~ .ask { margin-top: 0.8em; }
 .reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.6em; }
 .reveal figure.fl figcaption { text-align: left; margin: 0.4em 0 0; }
@@ -214,6 +214,16 @@ def verdict(section: Tag) -> list[tuple[str, str]]:
     return list(zip(heads, texts, strict=True))
 
 
+def questions_in(paragraph: Tag) -> list[tuple[str, str]]:
+    """Each question in bold letters, behind the sentence that leads to it."""
+    found = []
+    for question in map(words, paragraph.find_all("strong")):
+        if question.endswith("?"):
+            before = words(paragraph).partition(question)[0].rstrip("“ ")
+            found.append((re.split(r"(?<=[.?!])\s", before)[-1], question))
+    return found
+
+
 def answer_to(question: Tag) -> str:
     """What a reader may unfold below a question: an answer, or an exercise's solution."""
     for tag in question.find_next_siblings(["blockquote", "details", "div", "p"]):
@@ -251,14 +261,13 @@ def slides(section: Tag, line: str) -> list[str]:
             for a, b in verdict(section)
         ]
         return [f"<h2>When would you use it?</h2>{fitted(''.join(rows))}{notes}"]
-    bold = [words(strong) for p in text for strong in p.find_all("strong")]
-    if line.endswith("?"):
-        bold, line = [line, *bold], ""
     asked = "".join(
-        f'<p class="line">{html.escape(sentence[0].upper() + sentence[1:])}</p>'
-        for sentence in bold
-        if sentence.endswith("?")
+        f'<p class="line">{html.escape(before)} <b>{html.escape(question)}</b></p>'
+        for paragraph in text
+        for before, question in questions_in(paragraph)
     )
+    if line.endswith("?"):
+        asked, line = f'<p class="line"><b>{html.escape(line)}</b></p>{asked}', ""
     said = f'<p class="line">{html.escape(line)}</p>' if line else ""
     later = said.replace('"line"', '"line fragment"')
     questions = [q for q in own(section, "blockquote") if "redict" in q.get_text()]

@@ -49,11 +49,13 @@ def test_a_slide_has_a_picture_an_equation_or_a_question():
 
 
 def test_a_question_has_a_slide_before_the_line_that_answers_it():
-    text = """<section><h2>1.5. Drift#</h2><p><strong>Who drifts?</strong></p>
+    text = """<section><h2>1.5. Drift#</h2><p>A first. Two walk on.
+    <strong>Who drifts?</strong></p>
     <div class="math">\\[b\\]</div></section>"""
     section = BeautifulSoup(text, "html.parser").section
     question, answer = SLIDES.slides(section, "All do.")
-    assert "Who drifts?" in question
+    assert "Two walk on. <b>Who drifts?</b>" in question
+    assert "A first." not in question.partition("<aside")[0]
     assert "All do." not in question
     assert "All do." in answer.partition("math")[0]
     first, _ = SLIDES.slides(section, "And why?")
