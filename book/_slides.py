@@ -38,6 +38,10 @@ STYLE = """
 .reveal figure svg, .reveal figure img { max-width: 100%; }
 .reveal figure table, .sheet figure table { font-family: inherit; }
 .reveal .fl-vega:not([hidden]), .sheet .fl-vega:not([hidden]) { min-height: 0; }
+.reveal figure.fl .fl-panels { max-width: none; }
+.reveal .fl-panels { grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); }
+.reveal .fl-panel svg { max-height: 380px; }
+.reveal figure .vega-embed { display: block; text-align: center; }
 .reveal .ask { font-size: 1.5em; margin: 2.4em 0 0; }
 .reveal .ask ~ .ask { margin-top: 0.8em; }
 .reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.6em; }
