@@ -38,12 +38,12 @@ STYLE = """
 .reveal figure svg, .reveal figure img { max-width: 100%; }
 .reveal figure table, .sheet figure table { font-family: inherit; }
 .reveal .fl-vega:not([hidden]), .sheet .fl-vega:not([hidden]) { min-height: 0; }
-.reveal figure.fl .fl-panels { max-width: none; }
-.reveal .fl-panels { grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); }
-.reveal .fl-panel svg { max-height: 380px; }
+.reveal figure.fl .fl-panels { max-width: none; display: flex; flex-wrap: wrap; }
+.reveal figure.fl .fl-panel { flex: 1 1 40%; max-width: none; }
+.reveal figure.fl .fl-panel svg { max-height: 380px; }
 .reveal figure .vega-embed { display: block; text-align: center; }
-.reveal .ask { font-size: 1.5em; margin: 2.4em 0 0; }
-.reveal .ask ~ .ask { margin-top: 0.8em; }
+.reveal .line.ask { font-size: 1.5em; margin: 2.4em 0 0; }
+.reveal .ask ~ .line.ask { margin-top: 0.8em; }
 .reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.6em; }
 .reveal figure.fl figcaption { text-align: left; margin: 0.4em 0 0; }
 .reveal figure.fl figcaption, .reveal figure.fl .fl-vega { max-width: none; }
