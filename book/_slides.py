@@ -36,7 +36,14 @@ STYLE = """
 .reveal pre { overflow: visible; line-height: 1.4; background: #f3f4f5; padding: 0.6em 1em; }
 .reveal figure { width: 100%; max-width: none; margin: 0; text-align: center; }
 .reveal figure svg, .reveal figure img { max-width: 100%; }
-.reveal figure { font-family: system-ui, sans-serif; }
+.reveal figure table, .sheet figure table { font-family: inherit; }
+.reveal .fl-vega:not([hidden]), .sheet .fl-vega:not([hidden]) { min-height: 0; }
+.reveal figure.fl .fl-panels { max-width: none; display: flex; flex-wrap: wrap; }
+.reveal figure.fl .fl-panel { flex: 1 1 40%; max-width: none; }
+.reveal figure.fl .fl-panel svg { max-height: 380px; }
+.reveal figure .vega-embed { display: block; text-align: center; }
+.reveal .line.ask { font-size: 1.5em; margin: 2.4em 0 0; }
+.reveal .ask ~ .line.ask { margin-top: 0.8em; }
 .reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.6em; }
 .reveal figure.fl figcaption { text-align: left; margin: 0.4em 0 0; }
 .reveal figure.fl figcaption, .reveal figure.fl .fl-vega { max-width: none; }
@@ -104,7 +111,7 @@ function fit(section) {
       return at.right <= edge.right - 40 * scale && at.bottom <= edge.top + 705 * scale;
     });
   }
-  var size = box.querySelector("figure") ? 1.6 : 1;
+  var size = box.querySelector("figure") ? 1.6 : 1.35;
   for (box.style.zoom = size; size > 0.3 && !fits(); box.style.zoom = size) size -= 0.05;
 }
 function fill(sheet) {
@@ -211,12 +218,26 @@ def verdict(section: Tag) -> list[tuple[str, str]]:
     return list(zip(heads, texts, strict=True))
 
 
+def questions_in(paragraph: Tag) -> list[tuple[str, str]]:
+    """Each question in bold letters, behind the sentence that leads to it."""
+    found = []
+    for question in map(words, paragraph.find_all("strong")):
+        if question.endswith("?"):
+            before = words(paragraph).partition(question)[0].rstrip("“ ")
+            found.append((re.split(r"(?<=[.?!])\s", before)[-1], question))
+    return found
+
+
 def answer_to(question: Tag) -> str:
-    for tag in question.find_next_siblings(["blockquote", "details"]):
-        if tag.name == "blockquote":
+    """What a reader may unfold below a question: an answer, or an exercise's solution."""
+    for tag in question.find_next_siblings(["blockquote", "details", "div", "p"]):
+        if tag.name in ("blockquote", "p"):
             return ""
-        if words(tag.summary) != "Hint":
-            return "".join(map(str, tag.find_all("p")))
+        box = (
+            tag if tag.name == "details" else tag.find("details", class_="fl-solution")
+        )
+        if box and words(box.summary) != "Hint":
+            return "".join(map(str, box.find_all("p")))
     return ""
 
 
@@ -244,16 +265,20 @@ def slides(section: Tag, line: str) -> list[str]:
             for a, b in verdict(section)
         ]
         return [f"<h2>When would you use it?</h2>{fitted(''.join(rows))}{notes}"]
-    bold = [words(strong) for p in text for strong in p.find_all("strong")]
     asked = "".join(
-        f'<p class="line">{html.escape(sentence)}</p>'
-        for sentence in bold
-        if sentence.endswith("?")
+        f'<p class="line">{html.escape(before)} <b>{html.escape(question)}</b></p>'
+        for paragraph in text
+        for before, question in questions_in(paragraph)
     )
+    if line.endswith("?"):
+        asked, line = f'<p class="line"><b>{html.escape(line)}</b></p>{asked}', ""
     said = f'<p class="line">{html.escape(line)}</p>' if line else ""
     later = said.replace('"line"', '"line fragment"')
     questions = [q for q in own(section, "blockquote") if "redict" in q.get_text()]
-    formulas = "".join([*map(str, own(section, "div", "math")), *code_of(section)])
+    parts = [*map(str, own(section, "div", "math"))], code_of(section)
+    formulas = ["".join(part) for part in parts if part]
+    if sum(map(len, parts)) <= 4:  # else the code has a slide of its own
+        formulas = ["".join(formulas)] if formulas else []
     figures = own(section, "figure")
     pictures = [f"{still(figure)}{figure}" for figure in figures]
     made = []
@@ -262,7 +287,7 @@ def slides(section: Tag, line: str) -> list[str]:
         said = asked = ""
     move = [q for q in questions if "then move" in q.get_text()][:1]
     live = bool(figures) and figures[0].find(class_="fl-vega") is not None
-    if live and (move or asked):
+    if live:
         questions = [q for q in questions if q not in move]
         shown = fitted("".join(map(str, move)) + pictures.pop(0))
         answer = answer_to(move[0]) if move else ""
@@ -272,9 +297,10 @@ def slides(section: Tag, line: str) -> list[str]:
         said = ""
     elif asked:
         rest = formulas or pictures
-        made.append(title + asked + ("" if rest else later))
+        alone = asked.replace('"line"', '"line ask"')
+        made.append(title + alone + ("" if rest else later))
         said = said if rest else ""
-    for content in [formulas, *pictures] if formulas else pictures:
+    for content in [*formulas, *pictures]:
         made.append(f"{title}{said}{fitted(content)}")
         said = ""
     for question in questions:

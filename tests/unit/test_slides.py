@@ -21,7 +21,9 @@ PAGE = """<article><section><h1>1. A lesson#</h1><p>How many? <strong>Guess.</st
 <details><summary>Hint</summary><p>Count.</p></details>
 <details><summary>Answer</summary><p>Seven.</p></details></section>
 <section><h2>1.4. The verdict#</h2><blockquote>
-<p><strong>Use it when</strong> it rains. Always.</p></blockquote></section>
+<p><strong>Use it when</strong> it rains. Always.</p>
+<p><strong>Not when</strong> it snows. Never.</p>
+<p><strong>How sure?</strong> Seen once. Twice.</p></blockquote></section>
 </section></article>"""
 
 
@@ -35,21 +37,36 @@ def test_a_slide_has_a_picture_an_equation_or_a_question():
     (equation,) = SLIDES.slides(total, "A line.")
     assert "A line." in equation
     assert "tag{1.1}" in equation
-    figure, question = SLIDES.slides(look, "")
-    assert "figure-1-1" in figure
-    assert "Predict" in question
-    assert "Seven." in question.partition("fragment")[2]
-    assert "Count." not in question
+    question, answer = SLIDES.slides(look, "It is seven.")
+    assert "figure-1-1" in question.partition("Predict")[2]
+    assert "seven" not in question.lower()
+    assert "Seven." in answer.partition("It is seven.")[2]
+    assert "Count." not in question + answer
     (use,) = SLIDES.slides(verdict, "")
     assert "When would you use it?" in use
-    assert "it rains." in use
-    assert "Always" not in use
+    for part in ("it rains. Always.", "it snows. Never.", "Seen once. Twice."):
+        assert part in use
+
+
+def test_a_question_has_a_slide_before_the_line_that_answers_it():
+    text = """<section><h2>1.5. Drift#</h2><p>A first. Two walk on.
+    <strong>Who drifts?</strong></p>
+    <div class="math">\\[b\\]</div></section>"""
+    section = BeautifulSoup(text, "html.parser").section
+    question, answer = SLIDES.slides(section, "All do.")
+    assert "Two walk on. <b>Who drifts?</b>" in question
+    assert "A first." not in question.partition("<aside")[0]
+    assert "All do." not in question
+    assert "All do." in answer.partition("math")[0]
+    first, _ = SLIDES.slides(section, "And why?")
+    assert "And why?" in first
 
 
 def test_a_sheet_has_a_figure_equations_bytes_a_verdict_and_a_trap():
     facts = {"up": "4 bytes", "down": "none", "trap": "it rains"}
     text = SLIDES.sheet(sections(), facts | {"figure": "1.1", "equations": ["1.1"]})
-    for part in ("figure-1-1", "tag{1.1}", *facts.values(), "Use it when it rains."):
+    lines = ("it rains. Always.", "it snows. Never.", "Seen once. Twice.")
+    for part in ("figure-1-1", "tag{1.1}", *facts.values(), *lines):
         assert part in text
 
 
