@@ -58,8 +58,6 @@ def test_a_question_has_a_slide_before_the_line_that_answers_it():
     assert "A first." not in question.partition("<aside")[0]
     assert "All do." not in question
     assert "All do." in answer.partition("math")[0]
-    first, _ = SLIDES.slides(section, "And why?")
-    assert "And why?" in first
 
 
 def test_a_sheet_has_a_figure_equations_bytes_a_verdict_and_a_trap():
