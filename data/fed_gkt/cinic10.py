@@ -5,24 +5,18 @@ The set is fetched by hand and unpacked in the folder FEDLEARN_DATA. As in the a
 the 90,000 pictures of ``valid`` are left alone.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torchvision.datasets import ImageFolder
 
 import fedlearn as fl
+from fedlearn.data.images import unpacked
 
 
 def pictures() -> Any:
     """90,000 to train and 90,000 to test."""
-    place = Path(os.environ.get("FEDLEARN_DATA", "data/cache"), "CINIC-10")
-    if not place.is_dir():
-        raise fl.DataError(
-            "CINIC-10 (688 MB from datashare.ed.ac.uk/handle/10283/3192) is to be "
-            f"unpacked as {place}."
-        )
+    place = unpacked("CINIC-10", "688 MB from datashare.ed.ac.uk/handle/10283/3192")
     train, test = (
         ImageFolder(place / part, transform=np.asarray) for part in ("train", "test")
     )

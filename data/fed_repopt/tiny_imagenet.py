@@ -5,25 +5,21 @@ The set is fetched by hand and unpacked in the folder FEDLEARN_DATA. The publish
 have no labels, so those of ``val`` are the test.
 """
 
-import os
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torchvision.datasets import ImageFolder
 
 import fedlearn as fl
+from fedlearn.data.images import unpacked
 
 
 def pictures() -> Any:
     """100,000 to train and 10,000 to test, of 64 x 64 pixels."""
-    place = Path(os.environ.get("FEDLEARN_DATA", "data/cache"), "tiny-imagenet-200")
-    if not place.is_dir():
-        raise fl.DataError(
-            "Tiny ImageNet (248 MB from cs231n.stanford.edu/tiny-imagenet-200.zip) is to "
-            f"be unpacked as {place}."
-        )
+    place = unpacked(
+        "tiny-imagenet-200", "248 MB from cs231n.stanford.edu/tiny-imagenet-200.zip"
+    )
     train = ImageFolder(place / "train", transform=np.asarray)
     test = copy(train)
     test.samples = []

@@ -145,6 +145,15 @@ def find_copy(name: str) -> Path | None:
     return None
 
 
+def unpacked(name: str, origin: str) -> Path:
+    """A folder that was fetched and unpacked by hand; ``DataError`` if there is none."""
+    places = [folder / name for folder in _folders()]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise DataError(f"{name} ({origin}) is to be unpacked as {places[0]}.")
+
+
 def locate(name: str) -> Path:
     """The place of a data set, which is fetched if it is not on this machine;
     ``DataError`` if it cannot be."""

@@ -49,12 +49,16 @@ def test_options_that_cannot_be(name, options, noun, task, monkeypatch):
     assert str(error.value).endswith(".")
 
 
-@pytest.mark.parametrize("name", ["stc", "signsgd"])
-def test_late_clients_rebuild_the_server_model_exactly(name, task):
+def parties(name, task):
+    """The server and the clients of a method, and its first state."""
     method = fl.methods.get(name)
     server = method.server_side(task)
-    clients = fl.clients(method, task)
-    state = server.start()
+    return server, fl.clients(method, task), server.start()
+
+
+@pytest.mark.parametrize("name", ["stc", "signsgd"])
+def test_late_clients_rebuild_the_server_model_exactly(name, task):
+    server, clients, state = parties(name, task)
     last_seen = {}
     for t, present in {1: [0, 1], 2: [0], 3: [0, 1], 4: [0, 1, 2]}.items():
         arrivals = []
@@ -68,17 +72,14 @@ def test_late_clients_rebuild_the_server_model_exactly(name, task):
         last_seen |= dict.fromkeys(present, t)
         state = server.aggregate(t, state, arrivals, last_seen)
     with pytest.raises(fl.WireError, match="does not begin"):
-        method.client_side(task).download(
+        server.method.client_side(task).download(
             5, 0, server.send(5, 0, state, last_seen)[0], {}
         )
 
 
 @pytest.mark.parametrize("name", ["stc", "signsgd"])
 def test_steps_for_a_client_that_never_answers_do_not_grow(name, task):
-    method = fl.methods.get(name)
-    server = method.server_side(task)
-    clients = fl.clients(method, task)
-    state = server.start()
+    server, clients, state = parties(name, task)
     last_seen = {}
     for t in range(1, 60):
         message = server.send(t, 0, state, last_seen)[0]
