@@ -48,6 +48,8 @@ from .methods.base import (
 )
 from .methods.dgc import Momentum
 from .methods.edge import Edge
+from .methods.fed_kgf import Representative
+from .methods.fedfusion import FusionNetwork
 from .methods.replay import KeptSteps, Replay
 from .methods.robust import Clipped, Krum, Median, TrimmedMean
 from .methods.rpn import Residual
