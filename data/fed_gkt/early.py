@@ -33,7 +33,7 @@ SEEDS = range(10)
 SPLITS = "iid", "dirichlet:0.5"
 CLIENTS, ROUNDS, BATCH, PASSES = 10, 6, 32, 4
 SPREAD = 10.0  # the fastest client has at most so many times the speed of the slowest
-LOADS = 0.1, 1.0  # trained at; waits are counted at more of them
+LOADS = 0.1, 1.0  # trained at; durations are counted at more of them
 MORE_LOADS = 0.01, 0.1, 0.3, 1.0, 3.0, 10.0
 REPEATS, IMAGES = 9, 64  # of the two networks, and images of a batch
 
@@ -115,7 +115,7 @@ def accuracy(task: fl.tasks.Task, its: Clock) -> float:
 
 def trained() -> dict[str, list]:
     """A row for each split, seed and load: accuracies with a server that waits and with one that
-    does not, and ``saved``."""
+    does not, and ``duration``."""
     names = "split", "seed", "load", "waits", "early", "time"
     rows = []
     for split in SPLITS:
@@ -124,12 +124,12 @@ def trained() -> dict[str, list]:
             waited = round(accuracy(task, clock(task, 1.0, wait=True)), 4)
             for load in LOADS:
                 early = round(accuracy(task, clock(task, load, wait=False)), 4)
-                rows.append((split, seed, load, waited, early, saved(task, load)))
+                rows.append((split, seed, load, waited, early, duration(task, load)))
                 print(*rows[-1], flush=True)
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
-def saved(task: fl.tasks.Task, load: float) -> float:
+def duration(task: fl.tasks.Task, load: float) -> float:
     """The duration of a round with an early server, over that with one that waits."""
     ends = [
         clock(task, load, wait).epochs(task.sizes, PASSES)[1] for wait in (False, True)
@@ -137,12 +137,15 @@ def saved(task: fl.tasks.Task, load: float) -> float:
     return round(ends[0] / ends[1], 4)
 
 
-def waits() -> dict[str, dict[str, list[float]]]:
-    """``saved`` by split and load, a number a seed; without training."""
-    table: dict[str, dict[str, list[float]]] = {}
+def durations() -> dict[str, dict[str, float]]:
+    """``duration`` by split and load, mean over the seeds; without training."""
+    table: dict[str, dict[str, float]] = {}
     for split in SPLITS:
         tasks = [digits(split, seed) for seed in SEEDS]
-        table[split] = {str(a): [saved(task, a) for task in tasks] for a in MORE_LOADS}
+        table[split] = {
+            str(a): round(statistics.mean(duration(task, a) for task in tasks), 3)
+            for a in MORE_LOADS
+        }
     return table
 
 
@@ -169,7 +172,7 @@ def networks() -> dict[str, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    facts = {"networks": networks(), "waits": waits()}
+    facts = {"networks": networks(), "durations": durations()}
     print(facts, flush=True)
     keep(
         data_path("fed_gkt", "early.json"),
