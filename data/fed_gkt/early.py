@@ -1,7 +1,7 @@
 """FedGKT with a server that begins to train as soon as the first client has answered, beside one
 that waits for all; and the processor time of two of the paper's networks.
 
-    python data/fed_gkt/early.py        (some six minutes -> data/fed_gkt/early.json)
+    python data/fed_gkt/early.py        (some eight minutes -> data/fed_gkt/early.json)
 
 Arrivals are simulated. A client needs ``n_k * client_seconds / speed_k`` for a round, where the
 speeds are drawn once a run, between 1 and ``SPREAD``, uniformly in their logarithm. A pass of the
