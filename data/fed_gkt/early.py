@@ -1,17 +1,18 @@
-"""FedGKT with a server that begins to train as soon as the first client has answered, beside one
-that waits for all; and the processor time of two of the paper's networks.
+"""FedGKT with a server that begins to train as soon as the first client has answered,
+beside one that waits for all; and the processor time of two of the paper's networks.
 
-    python data/fed_gkt/early.py        (some eight minutes -> data/fed_gkt/early.json)
+    python data/fed_gkt/early.py     (some eight minutes -> data/fed_gkt/early.json)
 
-Arrivals are simulated. A client needs ``n_k * client_seconds / speed_k`` for a round, where the
-speeds are drawn once a run, between 1 and ``SPREAD``, uniformly in their logarithm. A pass of the
-server over an image takes ``server_seconds``. The server makes ``PASSES`` passes over each
-client's maps. An epoch that begins at some moment passes over the clients that have arrived by
-then and have passes left. A server without any such client waits for the next one. It answers all
-clients when its last epoch is over, and then the next round begins.
+Arrivals are simulated. A client needs ``n_k * client_seconds / speed_k`` for a round. The
+speeds are drawn once a run, between 1 and ``SPREAD``, uniformly in their logarithm. A
+pass of the server over an image takes ``server_seconds``. The server makes ``PASSES``
+passes over each client's maps. An epoch that begins at some moment passes over the
+clients that have arrived by then and have passes left. If there is none, the server waits
+for the next client. It answers all clients when its last epoch is over, and then the next
+round begins.
 
-So both servers make the same number of steps, in another order. A ``load`` is the time of all
-passes over the time of the slowest client.
+So both servers make the same number of steps, in another order. A *load* is the time of
+all passes over the time of the slowest client.
 """
 
 import statistics
@@ -114,8 +115,8 @@ def accuracy(task: fl.tasks.Task, its: Clock) -> float:
 
 
 def trained() -> dict[str, list]:
-    """A row for each split, seed and load: accuracies with a server that waits and with one that
-    does not, and ``duration``."""
+    """A row for each split, seed and load: accuracies with a server that waits and with
+    one that begins early, and ``duration``."""
     names = "split", "seed", "load", "waits", "early", "time"
     rows = []
     for split in SPLITS:
@@ -157,7 +158,7 @@ def step_seconds(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def networks() -> dict[str, float]:
-    """ResNet-8 over ResNet-110: the median and the range of ``REPEATS`` interleaved ratios."""
+    """ResNet-8 over ResNet-110: median and range of ``REPEATS`` interleaved ratios."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(IMAGES, 3, 32, 32, generator=draw)
     y = torch.randint(10, (IMAGES,), generator=draw)
