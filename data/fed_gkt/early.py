@@ -3,13 +3,13 @@ beside one that waits for all; and the processor time of two of the paper's netw
 
     python data/fed_gkt/early.py     (some eight minutes -> data/fed_gkt/early.json)
 
-Arrivals are simulated. A client needs ``n_k * client_seconds / speed_k`` for a round. The
-speeds are drawn once a run, between 1 and ``SPREAD``, uniformly in their logarithm. A
-pass of the server over an image takes ``server_seconds``. The server makes ``PASSES``
-passes over each client's maps. An epoch that begins at some moment passes over the
-clients that have arrived by then and have passes left. If there is none, the server waits
-for the next client. It answers all clients when its last epoch is over, and then the next
-round begins.
+Arrivals are simulated. A client needs ``n_k * client_seconds / speed_k`` for a round.
+The speeds are drawn once a run, between 1 and ``SPREAD``, uniformly in their
+logarithm. A pass of the server over an image takes ``server_seconds``. The server
+makes ``PASSES`` passes over each client's maps. An epoch that begins at some moment
+passes over the clients that have arrived by then and have passes left. If there is
+none, the server waits for the next client. It answers all clients when its last epoch
+is over, and then the next round begins.
 
 So both servers make the same number of steps, in another order. A *load* is the time of
 all passes over the time of the slowest client.
@@ -41,7 +41,7 @@ REPEATS, IMAGES = 9, 64  # of the two networks, and images of a batch
 
 @dataclass(frozen=True)
 class Clock:
-    """When clients arrive after the beginning of a round, and how fast the server is."""
+    """When clients arrive in a round, and how fast the server is."""
 
     arrivals: tuple[float, ...] = ()
     server_seconds: float = 0.0  # of one image in one pass
