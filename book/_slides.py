@@ -124,7 +124,7 @@ function fill(sheet) {
   function balance() {  // equations stand beside the figure, or where there is room below it
     right.prepend(...left.querySelectorAll(":scope > .math"));
     var first = right.firstElementChild;
-    while (first.matches(".math") && high(left) + 2 * first.offsetHeight < high(right)) {
+    while (first.matches(".math") && high(left) + first.offsetHeight < high(right)) {
       left.insertBefore(first, left.lastElementChild);
       first = right.firstElementChild;
     }
