@@ -56,7 +56,7 @@ STYLE = """
 .reveal .headerlink, .reveal button:not(.fl-play-rounds) { display: none; }
 .reveal .line { font-size: 1.15em; margin: 0.4em 0; }
 .sheet { font-family: var(--fl-text); line-height: 1.35; color: #1b1f24; width: 273mm; }
-.sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; }
+.sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; overflow: hidden; }
 .sheet { grid-template: auto minmax(0, 1fr) / minmax(0, 1fr) minmax(0, 1fr); }
 .sheet h1 { grid-column: 1 / -1; font-size: 1.5em; margin: 0 0 0.4em; }
 .sheet h1 { border-left: 0.2em solid #0072b2; padding-left: 0.5em; }
