@@ -56,7 +56,7 @@ STYLE = """
 .reveal .headerlink, .reveal button:not(.fl-play-rounds) { display: none; }
 .reveal .line { font-size: 1.15em; margin: 0.4em 0; }
 .sheet { font-family: var(--fl-text); line-height: 1.35; color: #1b1f24; width: 273mm; }
-.sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; }
+.sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; overflow: hidden; }
 .sheet { grid-template: auto minmax(0, 1fr) / minmax(0, 1fr) minmax(0, 1fr); }
 .sheet h1 { grid-column: 1 / -1; font-size: 1.5em; margin: 0 0 0.4em; }
 .sheet h1 { border-left: 0.2em solid #0072b2; padding-left: 0.5em; }
@@ -116,18 +116,31 @@ function fit(section) {
 }
 function fill(sheet) {
   narrow(sheet);
-  var columns = Array.from(sheet.children).slice(1), size = 24;
+  var columns = Array.from(sheet.children).slice(1), size = 24.25;
+  var left = columns[0], right = columns[1];
+  function high(column) {
+    return Array.from(column.children).reduce((sum, part) => sum + part.offsetHeight, 0);
+  }
+  function balance() {  // equations stand beside the figure, or where there is room below it
+    right.prepend(...left.querySelectorAll(":scope > .math"));
+    var first = right.firstElementChild;
+    while (first.matches(".math") && high(left) + first.offsetHeight < high(right)) {
+      left.insertBefore(first, left.lastElementChild);
+      first = right.firstElementChild;
+    }
+  }
   function fits() {
     return columns.every(function (column) {
       var end = column.lastElementChild.getBoundingClientRect().bottom;
       return end <= sheet.getBoundingClientRect().bottom;
     });
   }
-  for (sheet.style.fontSize = "24px"; size > 8 && !fits(); ) {
+  do {
     size -= 0.25;
     sheet.style.fontSize = size + "px";
     narrow(sheet);
-  }
+    balance();
+  } while (size > 8 && !fits());
 }
 function all() {
   document.querySelectorAll(".slides > section").forEach(fit);
@@ -224,7 +237,7 @@ def questions_in(paragraph: Tag) -> list[tuple[str, str]]:
     for question in map(words, paragraph.find_all("strong")):
         if question.endswith("?"):
             before = words(paragraph).partition(question)[0].rstrip("“ ")
-            found.append((re.split(r"(?<=[.?!])\s", before)[-1], question))
+            found.append((re.split(r"(?<=[.?!])\s(?!\()", before)[-1], question))
     return found
 
 
@@ -275,10 +288,11 @@ def slides(section: Tag, line: str) -> list[str]:
     said = f'<p class="line">{html.escape(line)}</p>' if line else ""
     later = said.replace('"line"', '"line fragment"')
     questions = [q for q in own(section, "blockquote") if "redict" in q.get_text()]
-    parts = [*map(str, own(section, "div", "math"))], code_of(section)
-    formulas = ["".join(part) for part in parts if part]
-    if sum(map(len, parts)) <= 4:  # else the code has a slide of its own
-        formulas = ["".join(formulas)] if formulas else []
+    formulas = [*map(str, own(section, "div", "math"))]
+    if formulas:
+        code = code_of(section)
+        beside = code if len(formulas + code) <= 4 else []
+        formulas = ["".join(formulas + beside)]
     figures = own(section, "figure")
     pictures = [f"{still(figure)}{figure}" for figure in figures]
     made = []

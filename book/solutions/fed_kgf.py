@@ -11,10 +11,12 @@ strengths that learning hardly changes."""
 answer = 7 / 2
 
 # %% fed_kgf-uniform
-"""It is 1, for every beta: the slope is the derivative of |w|^beta, which goes from 0
-to 1 as |w| does. With beta = 2 every weight brings its part. With beta = 10 nearly all
-comes from the few weights that are almost as large as 1."""
-answer = 1.0
+"""From -1 to 1 it's 1, for every beta: the slope is the derivative of |w|^beta, which
+goes from 0 to 1 as |w| does. With beta = 2 every weight brings its part. With beta = 10
+nearly all comes from the few weights that are almost as large as 1. Without those, up
+to a size a, the mean is a^beta / a: for a = 0.5 it's a half if beta = 2, and 1/512 if
+beta = 10."""
+answer = 0.5**9
 
 # %% fed_kgf-share
 """A good answer says (1) that no single owner dictates the answers any more: they

@@ -126,7 +126,7 @@ def guide(
     """The files for the lecturer, by their names. ``exercises`` are those of each
     page."""
     names = {"lecturer.md": "README.md", "_slides.py": "slides.py"}
-    paths = [*(book / "teach").glob("*.md"), *book.glob("_slides.py")]
+    paths = [*(book / "teach").glob("[a-z]*.*"), *book.glob("_slides.py")]
     texts = {names.get(p.name, p.name): p.read_text(encoding="utf-8") for p in paths}
     texts.pop("students.md", None)
     rows = ["exercise,page,points,marked"]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"
 # pages of every kind
 PAGES = """
-    index start/ten_minutes start/playground setup own_data foundations/wire papers/rpn
+    index start/ten_minutes start/playground setup teach own_data foundations/wire papers/rpn
     together/seeing together/choosing papers/rpn_audit methods/rpn appendix/claims
 """.split()
 WEIGHT = 1.5e6  # bytes of a page, at most
