@@ -64,6 +64,8 @@ def mathml(tex: str, display: str = "inline") -> str:
     )
     for pattern, tuned in TUNING:
         formula = re.sub(pattern, tuned, formula)
+    if "\\" in formula:
+        raise ValueError(f"latex2mathml cannot read a command of {tex}.")
     return formula.replace("<math", f'<math alttext="{html.escape(tex)}"', 1)
 
 
