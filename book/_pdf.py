@@ -20,7 +20,6 @@ MENU = re.compile(
     r'(dropdown-download-buttons">.*?<ul class="dropdown-menu">)', re.DOTALL
 )
 DRAWN = """async () => {
-  await window.MathJax?.startup?.promise;
   const views = "script[type='application/vnd.jupyter.widget-view+json']";
   const all = selector => [...document.querySelectorAll(selector)];
   return all('article .fl-vega').every(chart => chart.dataset.drawn)
@@ -47,7 +46,7 @@ ARTICLE = """async mine => {
   }
   await document.fonts.ready;
   const room = article.clientWidth;
-  for (const e of all('table, figure > img, mjx-container[display] > mjx-math'))
+  for (const e of all('table, figure > img, math'))
     if (e.scrollWidth > room) e.style.zoom = 0.99 * room / e.scrollWidth;
   return article.querySelector('h1').textContent;
 }"""

@@ -10,6 +10,7 @@ import html
 import json
 import re
 import shutil
+from copy import copy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from urllib.parse import urljoin
 
 import yaml
 from bs4 import BeautifulSoup, Tag
+
+from _ext.fl_math import mathml
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -91,7 +94,7 @@ DECK = """<!doctype html>
 REVEAL = (
     '<script src="reveal/reveal.js"></script><script src="reveal/notes.js"></script>'
 )
-# What is too wide or too high gets smaller, also after Vega and MathJax have drawn.
+# What is too wide or too high gets smaller, also after Vega has drawn.
 FIT = """<script>
 function narrow(root) {
   root.querySelectorAll("div.math").forEach(function (math) {
@@ -104,7 +107,7 @@ function fit(section) {
   if (!box || !section.offsetWidth) return;
   narrow(box);
   var edge = section.getBoundingClientRect(), scale = edge.width / section.offsetWidth;
-  var parts = box.querySelectorAll(":not(svg *):not(mjx-container *):not(script)");
+  var parts = box.querySelectorAll(":not(svg *):not(math *):not(script)");
   function fits() {
     return Array.from(parts).every(function (part) {
       var at = part.getBoundingClientRect();
@@ -176,7 +179,20 @@ def lessons() -> list[str]:
 
 
 def words(paragraph: Tag) -> str:
-    return " ".join(paragraph.get_text().split())
+    """The text of a paragraph, in which formulas are TeX."""
+    text = copy(paragraph)
+    for formula in text.find_all("math"):
+        formula.replace_with(rf"\({formula['alttext']}\)")
+    return " ".join(text.get_text().split())
+
+
+def marked(text: str) -> str:
+    """Escaped text, in which formulas are MathML."""
+    return re.sub(
+        r"\\\((.*?)\\\)",
+        lambda tex: mathml(html.unescape(tex[1])),
+        html.escape(text),
+    )
 
 
 def heading_of(section: Tag) -> str:
@@ -273,19 +289,16 @@ def slides(section: Tag, line: str) -> list[str]:
     ]
     notes = f'<aside class="notes">{"".join(map(str, text))}</aside>'
     if key(heading) == "theverdict":
-        rows = [
-            f"<p><b>{html.escape(a)}</b> {html.escape(b)}</p>"
-            for a, b in verdict(section)
-        ]
+        rows = [f"<p><b>{marked(a)}</b> {marked(b)}</p>" for a, b in verdict(section)]
         return [f"<h2>When would you use it?</h2>{fitted(''.join(rows))}{notes}"]
     asked = "".join(
-        f'<p class="line">{html.escape(before)} <b>{html.escape(question)}</b></p>'
+        f'<p class="line">{marked(before)} <b>{marked(question)}</b></p>'
         for paragraph in text
         for before, question in questions_in(paragraph)
     )
     if line.endswith("?"):
-        asked, line = f'<p class="line"><b>{html.escape(line)}</b></p>{asked}', ""
-    said = f'<p class="line">{html.escape(line)}</p>' if line else ""
+        asked, line = f'<p class="line"><b>{marked(line)}</b></p>{asked}', ""
+    said = f'<p class="line">{marked(line)}</p>' if line else ""
     later = said.replace('"line"', '"line fragment"')
     questions = [q for q in own(section, "blockquote") if "redict" in q.get_text()]
     formulas = [*map(str, own(section, "div", "math"))]
@@ -333,7 +346,7 @@ def sheet(sections: list[Tag], about: dict[str, Any]) -> str:
         str(math)
         for math in page.find_all("div", class_="math")
         for number in about["equations"]
-        if f"\\tag{{{number}}}" in math.get_text()
+        if math.get_text().endswith(f"({number})")
     ]
     box = next(
         section for section in sections if key(heading_of(section)) == "theverdict"
@@ -341,8 +354,7 @@ def sheet(sections: list[Tag], about: dict[str, Any]) -> str:
     costs = {"Up": about["up"], "Down": about["down"], "Trap": about["trap"]}
     lists = [
         "".join(
-            f"<dt>{html.escape(head)}</dt><dd>{html.escape(fact)}</dd>"
-            for head, fact in facts
+            f"<dt>{marked(head)}</dt><dd>{marked(fact)}</dd>" for head, fact in facts
         )
         for facts in (costs.items(), verdict(box))
     ]
@@ -374,7 +386,7 @@ def main() -> None:
             if link["href"].startswith("/"):
                 link["href"] = ".." + link["href"]
         sections = page.article.find_all("section")
-        wanted = re.compile("mathjax|fl-vega|require.js|embed-amd", re.IGNORECASE)
+        wanted = re.compile("fl-vega|require.js|embed-amd", re.IGNORECASE)
         scripts = [
             s for s in page.head.find_all("script") if wanted.search(str(s)[:300])
         ]

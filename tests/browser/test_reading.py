@@ -17,7 +17,7 @@ WIDE = """() => {
   const found = [...article.querySelectorAll('*')].filter(e => {
     const box = e.getBoundingClientRect();
     if (box.right <= edge || box.width < 1 || box.height < 1) return false;
-    if (e.ownerSVGElement || e.closest('mjx-assistive-mml') || !e.checkVisibility()) return false;
+    if (e.ownerSVGElement || !e.checkVisibility()) return false;
     for (let up = e.parentElement; up && up != article; up = up.parentElement)
       if (scrolls(up)) return false;
     return true; }).map(e => e.outerHTML.slice(0, 120));
@@ -32,7 +32,7 @@ CLIPPED = """() => [...document.querySelectorAll('article .cell_input pre')]
 # coloured alike everywhere, so that the first cells stand for all; so are the reference of the API
 # and the rows of a long table.
 LIGHTER = """() => {
-  document.querySelectorAll('.fl-panel svg, mjx-container').forEach(e => e.replaceChildren());
+  document.querySelectorAll('.fl-panel svg, math').forEach(e => e.replaceChildren());
   [...document.querySelectorAll('article pre')].slice(10)
     .forEach(e => { e.textContent = e.textContent; });
   [...document.querySelectorAll('article dl.py')].slice(40).forEach(e => e.remove());

@@ -9,13 +9,4 @@
     "@jupyter-widgets/html-manager/dist/libembed-amd": base + "html-manager/dist/libembed-amd",
     "anywidget": base + "anywidget/index"
   } });
-  // The widget manager speaks MathJax 2 (MathJax.Hub.Queue) and would fail on every page that has both formulas and
-  // widgets, because the book uses MathJax 3. Widgets are drawn after `load`, so this is in time.
-  window.addEventListener("load", function () {
-    if (window.MathJax && MathJax.startup && !MathJax.Hub) {
-      MathJax.Hub = { Queue: function (task) {
-        MathJax.startup.promise = MathJax.startup.promise.then(function () { return MathJax.typesetPromise([task[2]]); });
-      } };
-    }
-  });
 })();
