@@ -11,7 +11,7 @@ from fedlearn import claims
 
 LEDGER = claims.load()
 ENTRIES = {
-    "rpn": 53,
+    "rpn": 54,
     "fed_kgf": 132,
     "fed_mmd_fusion": 50,
     "fed_gkt": 102,
