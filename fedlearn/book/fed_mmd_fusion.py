@@ -7,6 +7,7 @@ import torch
 
 from .check import Function, Reasons, compared, drawn, labelled, number, varied
 
+
 def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
     """Kernel matrices [n, n], [m, m] and [n, m] of two small samples."""
     x = drawn(n, 2, seed=seed)
