@@ -15,11 +15,12 @@ with extra("plot"):
     from matplotlib import ticker
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette without its yellow, in an order whose grey values alternate
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
+# Okabe and Ito's palette without its yellow, in an order whose grey values alternate,
+# and a grey for its black, to be read on white and on black
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A828E"]
 # where colour is a sign: violet is negative, white zero, orange positive
 SIGNED = "PuOr_r"
-MARKERS = "os^Dv*X"
+MARKERS = "os^DvP>"
 DASHES = ["-", "--", "-.", ":"]
 # The papers' methods, and those that are most often drawn beside them, have a fixed
 # look.

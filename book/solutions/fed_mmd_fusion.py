@@ -22,7 +22,7 @@ federated averaging and with the paper's weight by more than one measure: the ro
 60 %, the last quarter, the last test; (3) finds that ten times the weight lets nobody
 learn at this rate: narrow bells pull so hard that steps become huge, numbers are no
 longer finite, and the server refuses such answers (the warning); (4) says how far apart
-the seeds lie. At the smaller rate of Figure 6.4, with normalisation, no answer is
+the seeds lie. At the smaller rate of Figure 6.5, with normalisation, no answer is
 refused with a weight of 1. But with four clients accuracy stays far below the others,
 and with twelve at guessing."""
 import fedlearn as fl

@@ -15,7 +15,6 @@ _NAMES = {
     "drawings": "drawing",
     "fed_gkt": "crossing painted twenty_rounds watch_maps who_teaches",
     "fed_kgf": "beside_paper equal_bytes more_training watch_round",
-    "fed_mmd_fusion": "own_orders",
     "fed_repopt": "grown",
     "fedavg": "train",
     "flower": "engine_rows first_messages watch_message",

@@ -1,44 +1,11 @@
-"""Chapter 6, FedMMD and FedFusion: a figure of stored runs, and the checks of its
-exercises."""
+"""Chapter 6, FedMMD and FedFusion: the checks of its exercises."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .check import Function, Reasons, compared, drawn, labelled, number, varied
-
-if TYPE_CHECKING:
-    from .show import Shown  # pictures take long to load, and a check needs none
-
-
-def own_orders(number: str) -> "Shown":
-    """Stored runs on clients that shuffle their pixels, each in an order of its own."""
-    from ..plot import panels
-    from .claims import by_label
-    from .show import figure
-
-    runs = by_label("fed_mmd_fusion_digits", partition="Permuted()")
-    shown = "FedAvg FedMMD FedFusion+Multi FedFusion+Conv"
-    axs = panels({name: runs[name] for name in shown.split()})
-    for ax in axs:
-        for line in ax.lines:
-            line.set_markevery(5)
-    return figure(
-        number,
-        axs,
-        caption="""Stored runs of forty rounds on digits: every client shuffles its
-        pixels in an order of its own. Accuracy against rounds and against bytes, mean
-        of ten seeds, with a band from the lowest to the highest; batch normalisation,
-        learning rate 0.1 for all.""",
-        alt="""Two panels of test accuracy with four slowly rising lines. Against rounds
-        FedFusion with conv is above the others from about the tenth round on. FedAvg
-        and FedFusion with multi lie together below it, FedMMD lowest. Against bytes the
-        lead of conv is smaller.""",
-    )
-
-
-# ---- exercises -----------------------------------------------------------------------
 
 
 def grams(n: int, m: int, seed: int = 11) -> tuple[torch.Tensor, ...]:
@@ -60,7 +27,6 @@ def diagonal(unbiased: Function) -> Reasons:
         yield (
             not torch.equal(Kxx, before) and "it changes the matrices that it is given"
         )
-        yield got is None and "it returns nothing"
         if torch.as_tensor(got).numel() != 1:
             yield f"one number is asked for, not a tensor of shape {list(got.shape)}"
         x = Kxx.sum() - Kxx.trace()

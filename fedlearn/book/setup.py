@@ -29,7 +29,8 @@ class Chapter:
 
     ``chapter = fl.book.chapter(scale, device, seed, rounds, dataset=dataset,
     clients=clients)``: ``task`` are arguments of ``fl.tasks.classification``, or of the
-    kind that ``task="detection"`` names. With ``scale="full"`` there are five seeds
+    kind that ``task="detection"`` names, and ``how`` those of ``fl.run``, such as
+    ``{"epochs": 2}``, of all runs or of one. With ``scale="full"`` there are five seeds
     instead of three. Shown, it brings the styles of figures and tables into the page.
     """
 
@@ -39,6 +40,7 @@ class Chapter:
         device: str = "auto",
         seed: int = 0,
         rounds: int = 10,
+        how: dict[str, Any] | None = None,
         **task: Any,
     ) -> None:
         pick(scale, SCALES, "scale")
@@ -67,6 +69,7 @@ class Chapter:
             "batch_size": 16,
             "engine": "stacked",
             "progress": False,
+            **(how or {}),
         }
         torch.set_num_threads(1)  # for networks this small, one CPU thread is fastest
         # on a GPU a chapter's own loops compute as the package does, always the same
@@ -80,9 +83,16 @@ class Chapter:
         options = {"task": "classification", "seed": self.seed} | self.options | changes
         return pick(options.pop("task"), TASKS | seeing.TASKS, "task")(**options)
 
-    def run(self, method: Method, rounds: int | None = None, **changes: Any) -> History:
+    def run(
+        self,
+        method: Method,
+        rounds: int | None = None,
+        how: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> History:
         """One run; ``changes`` are those of its task."""
-        return run(method, self.task(**changes), rounds or self.rounds, **self.how)
+        options = self.how | (how or {})
+        return run(method, self.task(**changes), rounds or self.rounds, **options)
 
     def runs(
         self, methods: Mapping[str, Method], rounds: int | None = None, **changes: Any

@@ -5,12 +5,9 @@ from typing import Any
 from ..errors import extra
 
 with extra("lesson"):
-    from ..plot import COLOURS as PALETTE
-    from ..plot import SIGNED
+    from ..plot import COLOURS, SIGNED
 
-BLUE, ORANGE, GREEN, PINK, SKY, AMBER, _ = PALETTE
-GREY = "#7a828e"  # read on white and on black
-COLOURS = [*PALETTE[:-1], GREY]
+BLUE, ORANGE, GREEN, PINK, SKY, AMBER, GREY = COLOURS
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3]]
 SHAPES = [
     "circle",
