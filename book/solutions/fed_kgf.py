@@ -26,7 +26,7 @@ it had all, or about three quarters where boats are alike; (2) that accuracy sta
 in these few rounds, because the other modules still come from one client each, and
 generated kernels learn slowly; (3) the cost: every client but the owner sends 330 more
 numbers. A mean upload was 774 numbers, so it grows by nearly 40 %. With all kernels
-learned, the same cure repairs most of the damage: Table 5A.10 of the audit has the
+learned, the same cure repairs most of the damage: Table 5A.11 of the audit has the
 runs."""
 
 # %% fed_kgf-gradient
