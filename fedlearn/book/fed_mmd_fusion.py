@@ -126,6 +126,8 @@ def weights(answer: Any) -> Reasons:
     for times, weight in {"a tenth of": 0.01, "ten times": 1.0}.items():
         if not any(math.isclose(band, weight) for band in bands):
             yield f"no FedMMD here has {times} the paper's weight of 0.1"
+    rates = {m.optimizer.lr for m in answer.values()}
+    yield rates != {0.3} and "the race has the rate 0.3 for everybody"
 
 
 EXERCISES = {

@@ -140,7 +140,10 @@ def round_leaves(answer: Function) -> Reasons:
     for (a, p), E, eta in ((two, 1, 0.2), (two, 20, 0.2), (three, 3, 0.1)):
         a_k = np.array(a)
         p_k = np.array(p)
-        value = float(answer(a_k, p_k, E, eta))
+        share = answer(a_k, p_k, E, eta)
+        if np.ndim(share):
+            yield "it gives a number for each client: weigh them by p, and add them up"
+        value = float(share)
         r = (1 - eta * a_k) ** E
         wrong = {
             "that is what a round walks: you want what it leaves": 1 - float(p_k @ r),

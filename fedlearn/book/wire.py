@@ -129,6 +129,10 @@ def ratio(per_cent: float) -> Any:
             32 / p / bits: "each kept entry also costs the one bit of its sign",
             32 / p / 33: "the places take the bits of (3.5), not 32-bit numbers",
             32 / p: "that leaves out the positions",
+            32 / p / 21: (
+                "twenty bits name any place of a million; (3.5) needs fewer, since it "
+                "counts the ways to choose all places at once"
+            ),
             p * (bits + 1): (
                 "that is the number of bits an entry; how many times less than 32 is it"
             ),

@@ -147,9 +147,9 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     prompt = cell(
         "### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown"
     )
-    lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "train()"]
+    lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "from math import e"]
     lesson += [
-        "def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)",
+        "def half(x):\n    return third(x) * e\n\n\nhalf(2)",
         "def other():\n    pass",
     ]
     lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
@@ -158,10 +158,10 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     copy = tmp_path / "out" / "source" / "a" / "a.ipynb"
     _, setup, *copied = sources(copy)
     assert setup == classroom.BEGIN
-    assert copied[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
-    assert copied[2] == prompt["source"][0].replace("[there](#there)", "there")
-    assert copied[3].startswith(STUB)
-    assert copied[4] == ASSERTED
+    assert copied[:3] == [*lesson[1:3], lesson[3].removesuffix("\n\n\nhalf(2)")]
+    assert copied[3] == prompt["source"][0].replace("[there](#there)", "there")
+    assert copied[4].startswith(STUB)
+    assert copied[5] == ASSERTED
     assert (
         json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
     )
