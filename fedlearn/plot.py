@@ -152,7 +152,9 @@ def compare(
     ax.legend()
     if len(groups) > 3:  # above the lines, where it hides none
         columns = 3 if max(map(len, labels)) < 15 else 2
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, fontsize=9)
+        ax.legend(
+            loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, fontsize=9
+        )
     return ax
 
 

@@ -43,6 +43,10 @@ IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
 LINK = re.compile(
     r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>'
 )
+# the way to the lecturer's page, which students do not need
+LECTURERS = re.compile(
+    r"^```{button-ref} teach\n.*?```\n|^ +- file: teach\n", re.M | re.S
+)
 BEGIN = "import fedlearn as fl\n\nfl.book.course()"
 STUDENT = 'student = ""  # your id, as your lecturer has it'
 SEEDED = "import fedlearn as fl\n\nfl.book.course(student)"
@@ -439,13 +443,12 @@ def front(folder: Path, texts: dict[Path, str]) -> dict[Path, str]:
     readme = (folder / "teach" / "students.md").read_text(encoding="utf-8")
     begin = readme[readme.index("## ") :]
     ways = re.compile(r"^## Three ways.*?(?=^## )", re.MULTILINE | re.DOTALL)
-    button = re.compile(r"^```{button-ref} teach$.*?^```\n", re.MULTILINE | re.DOTALL)
     contents = (folder / toc).read_text(encoding="utf-8")
     return {
         Path("README.md"): readme,
         setup: ways.sub(lambda _: f"{begin}\n", texts[setup], count=1),
-        index: button.sub("", texts[index]),
-        toc: re.sub(r"^ *- file: teach\n", "", contents, flags=re.MULTILINE),
+        index: LECTURERS.sub("", texts[index]),
+        toc: LECTURERS.sub("", contents),
     }
 
 

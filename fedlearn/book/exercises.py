@@ -129,12 +129,9 @@ def guide(
     paths = [*(book / "teach").glob("[a-z]*.*"), *book.glob("_slides.py")]
     texts = {names.get(p.name, p.name): p.read_text(encoding="utf-8") for p in paths}
     texts.pop("students.md", None)
-    if texts:  # the plans lie beside them, a folder below the pages and the slides
-        plans = (book / "teach.md").read_text(encoding="utf-8")
-        plans = re.sub(r"\]\((?=\w+/)", "](../", plans)
-        plans = plans.replace('href="', 'href="../_build/html/')
-        texts = {name: t.replace("../teach.md", "teach.md") for name, t in texts.items()}
-        texts["teach.md"] = plans
+    for plans in book.glob("teach.md"):  # a folder below its pages and the slides
+        text = plans.read_text(encoding="utf-8").replace("](", "](../")
+        texts[plans.name] = text.replace('href="', 'href="../_build/html/')
     rows = ["exercise,page,points,marked"]
     for page, questions in exercises.items():
         for e in questions:

@@ -40,8 +40,6 @@ def diagonal(unbiased: Function) -> Reasons:
                 x / n**2 + y / m**2 - between
             ),
             "the mean between the two samples counts twice": within - between / 2,
-            "the mean between the two samples is subtracted": within + between,
-            "sums are not means": x + y - 2 * Kxy.sum(),
         }
         if n == m:
             reason = (
@@ -103,7 +101,6 @@ def fold(answer: Function) -> Reasons:
         wrong = {
             "the global half of W is left out, but it meets the same maps": W[:, C:],
             "the local half of W is left out, but it meets the same maps": W[:, :C],
-            "the two halves are added, not averaged": right / 2,
             "the matrix is transposed": right.T,
         }
         otherwise = (

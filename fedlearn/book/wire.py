@@ -89,8 +89,6 @@ def random_positions(answer: Any) -> Reasons:
         if tuple(got.shape) != (n,):
             yield f"receive returns the shape {list(got.shape)}, not [{n}]"
         arrived = got != 0
-        if arrived.sum() > k:
-            yield "more than k entries come out; all that were not sent are zero"
         if arrived.sum() < k:
             count = int(arrived.sum())
             yield f"only {count} of {k} entries come out: a position was drawn twice"

@@ -147,7 +147,11 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     prompt = cell(
         "### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown"
     )
-    lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "from math import e"]
+    lesson = [
+        "import fedlearn as fl",
+        "def third(x):\n    return x / 3",
+        "from math import e",
+    ]
     lesson += [
         "def half(x):\n    return third(x) * e\n\n\nhalf(2)",
         "def other():\n    pass",
