@@ -50,7 +50,6 @@ LECTURERS = re.compile(
 BEGIN = "import fedlearn as fl\n\nfl.book.course()"
 STUDENT = 'student = ""  # your id, as your lecturer has it'
 SEEDED = "import fedlearn as fl\n\nfl.book.course(student)"
-COLUMNS = ("id", "student", "student_id")  # of a roster: one of them
 ABOUT = (
     "Write each answer into its cell, and run all of them: a check "
     "says what is not yet right."
@@ -333,14 +332,9 @@ def roster(path: str | Path) -> list[str]:
         raise ValueError(f"{path} is not in UTF-8: save it as CSV in UTF-8.") from None
     separator = max(",;\t", key=text.partition("\n")[0].count)
     rows = csv.DictReader(io.StringIO(text), delimiter=separator)
-    heads = {
-        name.strip().lower().replace(" ", "_"): name for name in rows.fieldnames or ()
-    }
-    column = next((heads[name] for name in COLUMNS if name in heads), None)
-    if column is None:
-        allowed = " or ".join(COLUMNS)
-        raise ValueError(f"{path} has no column with the ids, named {allowed}.")
-    names = (unicodedata.normalize("NFC", row[column] or "") for row in rows)
+    if "id" not in (rows.fieldnames or ()):
+        raise ValueError(f"{path} has no column with the ids, named id.")
+    names = (unicodedata.normalize("NFC", row["id"] or "") for row in rows)
     students = [name.strip() for name in names]
     if not students:
         raise ValueError(f"{path} has no students.")

@@ -36,13 +36,7 @@ def pure_shards(answer: Function) -> Reasons:
                 answer(labels.copy(), clients, np.random.default_rng(seed))
                 for _ in range(2)
             )
-            try:
-                owner = np.asarray(first)
-            except ValueError:
-                yield (
-                    "one owner for each image is asked for, "
-                    "not one list for each client"
-                )
+            owner = np.asarray(first)
             if owner.shape != labels.shape:
                 yield (
                     f"there should be one owner for each of the {n} samples, "

@@ -332,7 +332,7 @@ def test_a_roster_is_refused_in_a_sentence(tmp_path, text):
 def test_a_roster_is_read_as_it_comes(tmp_path):
     path = tmp_path / "roster.csv"
     path.write_bytes(
-        "Student ID;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig")
+        "id;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig")
     )
     assert classroom.roster(path) == ["007", "zoë"]
 
