@@ -153,7 +153,7 @@ def compare(
     if len(groups) > 3:  # above the lines, where it hides none
         columns = 3 if max(map(len, labels)) < 15 else 2
         ax.legend(
-            loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, fontsize=9
+            loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, fontsize=9.5
         )
     return ax
 
@@ -163,7 +163,7 @@ def rule(ax: Axes, value: float | None, name: str) -> None:
     if value is not None:
         ax.axhline(value, color="black", linestyle=(0, (9, 3, 1, 3)), linewidth=0.8)
         at = ax.get_yaxis_transform()
-        ax.text(1.01, value, name, transform=at, va="center", fontsize=9)
+        ax.text(1.01, value, name, transform=at, va="center", fontsize=9.5)
 
 
 def _groups(histories: Any, column: str) -> list[list[History]]:
