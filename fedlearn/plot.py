@@ -32,6 +32,7 @@ LOOKS = {
     "fedfusion": 2,
     "fedgkt": 3,
     "fedrepopt": 5,
+    "threebranches": 2,
     "stc": 6,
     "dgc": 3,
     "signsgd": 4,

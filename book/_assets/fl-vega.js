@@ -87,7 +87,7 @@
     picture.addEventListener("keydown", function (event) { if (event.target !== button) stop(); });
     range.before(button);
     stop();
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    if (seen || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
     new IntersectionObserver(function (entries, watch) {
       if (!entries.some(function (entry) { return entry.isIntersecting; })) return;
       watch.disconnect();
@@ -115,7 +115,49 @@
     });
   }
 
+  // The cell `guess = None` cannot be written into here: a slider stands below it. The reader's guess is kept, set in a chart
+  // that asks for it, too, and said again below the first other figure whose caption speaks of it.
+  function guessing() {
+    var codes = Array.from(document.querySelectorAll("div.cell_input pre"));
+    var code = codes.find(function (pre) { return /^guess = None/.test(pre.textContent.trim()); });
+    if (!code || !code.closest("div.cell")) return;
+    function asked(script) {
+      return (JSON.parse(script.textContent).params || []).find(function (p) { return p.name === "guess"; });
+    }
+    var chart = Array.from(document.querySelectorAll(".fl-vega script")).find(asked), own = chart && asked(chart).bind;
+    var share = Number((code.textContent.match(/such as ([\d.]+)/) || [0, 0])[1]) <= 1;
+    var ends = own || (share ? { min: 0, max: 1, step: 0.01 } : { min: 0, max: 20, step: 0.1 }), key = location.pathname + "#guess";
+    var row = document.createElement("label"), range = document.createElement("input"), out = document.createElement("output");
+    var captions = Array.from((chart ? chart.closest("figure") : document).querySelectorAll("figcaption"));
+    var caption = captions.find(function (c) { return !own && (chart || /guess/i.test(c.textContent)); });
+    var again = document.createElement("b");
+    function show() {
+      out.textContent = range.value;
+      again.textContent = " Your guess: " + range.value + ".";
+      if (caption) caption.append(again);
+      if (own) document.querySelectorAll(".fl-vega input[name=guess]").forEach(function (its) {
+        its.value = range.value;
+        its.dispatchEvent(new Event("input", { bubbles: true }));
+      });
+    }
+    range.type = "range";
+    ["min", "max", "step"].forEach(function (name) { range[name] = ends[name]; });
+    range.value = (Number(ends.min) + Number(ends.max)) / 2;
+    row.className = "fl-guess";
+    row.append("your guess", range, out);
+    range.setAttribute("aria-label", "your guess");
+    out.textContent = "?";
+    code.closest("div.cell").append(row);
+    range.addEventListener("input", function () {
+      show();
+      try { localStorage.setItem(key, range.value); } catch (e) { /* no storage: nothing is kept */ }
+    });
+    try { var kept = localStorage.getItem(key); } catch (e) { /* as above */ }
+    if (kept) { range.value = kept; out.textContent = kept; if (caption) show(); }
+  }
+
   window.addEventListener("load", function () {
+    guessing();
     var divs = Array.from(document.querySelectorAll(".fl-vega"));
     if (!divs.length) return;
     fetched().catch(fetched).then(function (vegaEmbed) {

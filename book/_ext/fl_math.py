@@ -70,11 +70,16 @@ def mathml(tex: str, display: str = "inline") -> str:
 
 
 def _formula(match: re.Match[str]) -> str:
+    """A formula; in a line of its own, its parts stand below one another if they have to."""
     opening, kind, escaped = match.groups()
     tex = html.unescape(escaped)
     number = "".join(f"<span>({each})</span>" for each in NUMBER.findall(tex))
-    display = "block" if kind == "div" else "inline"
-    return f"{opening}{mathml(NUMBER.sub('', tex).strip(), display)}{number}"
+    tex = NUMBER.sub("", tex).strip()
+    if kind == "span":
+        return f"{opening}{mathml(tex)}{number}"
+    parts = tex.split(r"\qquad")
+    formulas = "".join(mathml(part.strip(), "block") for part in parts)
+    return f'{opening}<div class="fl-parts">{formulas}</div>{number}'
 
 
 def _with_formulas(app, pagename, templatename, context, doctree):
