@@ -60,7 +60,7 @@ article { font-size: 10.5pt; }
 article pre { white-space: pre-wrap !important; overflow-wrap: anywhere; }
 article pre { font-size: 8.1pt; }
 article .fl-scroll, article .output, article div.math { overflow: visible !important; }
-tr, figcaption, figure:not(:has(table)), .fl-card { break-inside: avoid; }
+tr, figcaption, div.highlight, figure:not(:has(table)), .fl-card { break-inside: avoid; }
 .contents { font: 8pt/1.2 sans-serif; } /* one page, which the numbers count on */
 .contents h3 { margin: 0.8em 0 0; }
 .contents p { display: flex; justify-content: space-between; margin: 0.2em 0; }"""

@@ -47,11 +47,16 @@ STYLE = """
 .reveal figure .vega-embed { display: block; text-align: center; }
 .reveal .line.ask { font-size: 1.5em; margin: 2.4em 0 0; }
 .reveal .ask ~ .line.ask { margin-top: 0.8em; }
-.reveal figure.fl figcaption, .reveal .vega-bindings { font-size: 0.6em; }
+.reveal figure.fl figcaption { font-size: max(0.6em, calc(16px / var(--zoom, 1))); }
+.reveal .vega-bindings { font-size: 0.6em; }
+.reveal #figure-11-3 { padding-left: 70px; box-sizing: border-box; }
+.reveal #figure-11-3 svg { overflow: visible; }
+.reveal #figure-11-3 .role-axis-label text { font-size: 18px; }
+.reveal #figure-11-3 .mark-text text { font-size: 17px; }
 .reveal figure.fl figcaption { text-align: left; margin: 0.4em 0 0; }
 .reveal figure.fl figcaption, .reveal figure.fl .fl-vega { max-width: none; }
+img.still:has(+ figure .fl-vega svg) { display: none; }
 .reveal img.still { display: block; width: 100%; max-height: 380px; object-fit: contain; }
-.reveal img.still:has(+ figure .fl-vega svg) { display: none; }
 .reveal table { font-size: 0.7em; }
 .reveal blockquote { width: auto; margin: 0 0 0.6em; padding: 0.1em 1em; font-style: normal; }
 .reveal blockquote { background: #eef5fa; border-left: 4px solid #0072b2; box-shadow: none; }
@@ -115,7 +120,11 @@ function fit(section) {
     });
   }
   var size = box.querySelector("figure") ? 1.6 : 1.35;
-  for (box.style.zoom = size; size > 0.3 && !fits(); box.style.zoom = size) size -= 0.05;
+  function zoom(size) {
+    box.style.zoom = size;
+    box.style.setProperty("--zoom", size);  // a caption stays legible
+  }
+  for (zoom(size); size > 0.3 && !fits(); zoom(size)) size -= 0.05;
 }
 function fill(sheet) {
   narrow(sheet);
@@ -150,8 +159,9 @@ function all() {
   document.querySelectorAll(".sheet").forEach(fill);
 }
 window.addEventListener("load", function () {
-  [0, 1000, 3000].forEach(function (wait) { setTimeout(all, wait); });
+  [0, 500, 1000, 2000, 3000, 5000].forEach(function (wait) { setTimeout(all, wait); });
 });
+window.addEventListener("beforeprint", all);
 </script>"""
 START = f"""{FIT}<script>
 Reveal.initialize({{
@@ -266,7 +276,8 @@ def answer_to(question: Tag) -> str:
             tag if tag.name == "details" else tag.find("details", class_="fl-solution")
         )
         if box and words(box.summary) != "Hint":
-            return "".join(map(str, box.find_all("p")))
+            marked_by_hand = "A good answer (1)" in box.get_text()
+            return "" if marked_by_hand else "".join(map(str, box.find_all("p")))
     return ""
 
 
@@ -360,7 +371,7 @@ def sheet(sections: list[Tag], about: dict[str, Any]) -> str:
     ]
     return (
         f"<h1>{html.escape(heading_of(page))}</h1>"
-        f"<div>{frame}<dl>{lists[0]}</dl></div>"
+        f"<div>{still(frame) if frame else ''}{frame}<dl>{lists[0]}</dl></div>"
         f"<div>{''.join(equations)}<dl>{lists[1]}</dl></div>"
     )
 

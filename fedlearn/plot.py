@@ -151,7 +151,20 @@ def compare(
     ax.set(xlabel=xlabel, ylabel=f"test {ylabel}")
     ax.grid(alpha=0.3)
     ax.legend()
+    if len(groups) > 3:  # above the lines, where it hides none
+        columns = 3 if max(map(len, labels)) < 15 else 2
+        ax.legend(
+            loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, fontsize=9.5
+        )
     return ax
+
+
+def rule(ax: Axes, value: float | None, name: str) -> None:
+    """A thin line across at ``value``, with its name at the end; none for ``None``."""
+    if value is not None:
+        ax.axhline(value, color="black", linestyle=(0, (9, 3, 1, 3)), linewidth=0.8)
+        at = ax.get_yaxis_transform()
+        ax.text(1.01, value, name, transform=at, va="center", fontsize=9.5)
 
 
 def _groups(histories: Any, column: str) -> list[list[History]]:
@@ -178,16 +191,18 @@ def _scale_bytes(ax: Axes) -> None:
 
 
 def panels(
-    runs: Mapping[str, History | list[History]], target: float | None = None
+    runs: Mapping[str, History | list[History]],
+    target: float | None = None,
+    guess: float | None = None,
 ) -> Sequence[Axes]:
     """``compare`` in two figures, against rounds and against bytes.
 
-    ``target`` is an accuracy that gets a dotted line.
+    ``target`` and ``guess`` are accuracies; each gets a thin line with its name.
     """
     pair = []
     for against in ("rounds", "bytes"):
         ax = compare(runs.values(), against, labels=list(runs))
-        if target is not None:
-            ax.axhline(target, color="black", linestyle=":", linewidth=1)
+        rule(ax, target, "target")
+        rule(ax, guess, "your\nguess")
         pair.append(ax)
     return pair

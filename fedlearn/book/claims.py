@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..lab import ledger as claims
 from ..lab import results
 from ..lab.results import FEW, paired, spread
 from .grids import chapter_file
-from .show import Shown, inline, missing, sortable, table
+from .show import Shown, in_words, inline, missing, sortable, table
 
 if TYPE_CHECKING:
     import pandas
@@ -282,23 +283,24 @@ def holds(number: str, name: str) -> Shown:
                 row[column] = f"{outcome} {text}"
                 counts[outcome] += 1
     lines = [
-        {"the paper says": says, "split": split} | columns | row
+        {"the paper says": says, "split": in_words(split)} | columns | row
         for (says, split), row in rows.items()
     ]
+    for above, line in reversed([*pairwise(lines)]):  # each claim once
+        if above["the paper says"] == line["the paper says"]:
+            line["the paper says"] = ""
     for line in lines[1:]:
         line |= {column: "" for column, command in columns.items() if command}
     tally = ", ".join(
         f"{counts[v]} {v}" for v in ("holds", "does not hold", "cannot be told")
     )
-    caption = f"""What the paper says, asked of stored runs: by how many points of
-        accuracy (mean over the last quarter of the rounds, because curves jump) the
-        first that is named is in front of the second, mean ± standard deviation over
-        the seeds. With {FEW} seeds and more a 95 % interval of their mean decides:
-        *ahead* holds if all of it is above zero, *level* if it is within {POINT:g}
-        point of zero, *no lower* if it is above minus {POINT:g}; they do not hold if it
-        lies below zero, and *level* neither if it lies above (so far: {tally}). With
-        fewer seeds the table counts those in which it is so. {OTHERWISE}: the last test
-        says something else. {TESTED}: rates were chosen on test images."""
+    caption = f"""What the paper says, asked of stored runs: by how many points the
+        first that is named is in front of the second over the last quarter of the
+        rounds, mean ± standard deviation of the seeds. From {FEW} seeds on a 95 %
+        interval decides: *ahead* lies above zero, *level* within {POINT:g} of it, *no
+        lower* above -{POINT:g}; they fail if it lies below zero, and *level* if it lies
+        above, too (so far: {tally}). {OTHERWISE}: the last test says
+        something else. {TESTED}: rates were chosen on test images."""
     units = dict.fromkeys(columns, "points of accuracy")
     return table(number, lines, caption, units)
 

@@ -43,10 +43,13 @@ IMPORT = re.compile(r"^import fedlearn as fl$", re.MULTILINE)
 LINK = re.compile(
     r'(?<![\w!\])])\[([^\[\]]*)\]\(([^()\s]+)\)|<a href="([^"]+)">(.*?)</a>'
 )
+# the way to the lecturer's page, which students do not need
+LECTURERS = re.compile(
+    r"^```{button-ref} teach\n.*?```\n|^ +- file: teach\n", re.M | re.S
+)
 BEGIN = "import fedlearn as fl\n\nfl.book.course()"
 STUDENT = 'student = ""  # your id, as your lecturer has it'
 SEEDED = "import fedlearn as fl\n\nfl.book.course(student)"
-COLUMNS = ("id", "student", "student_id")  # of a roster: one of them
 ABOUT = (
     "Write each answer into its cell, and run all of them: a check "
     "says what is not yet right."
@@ -89,6 +92,7 @@ c.Execute.iopub_timeout = 60  # seconds that output may come late
 LEFT_OUT = {
     "solutions",
     "teach",
+    "teach.md",
     "_pdf.py",
     "_slides.py",
     "ruff.toml",
@@ -186,12 +190,15 @@ def page_of(notebook: dict[str, Any], page: Path, pages: set[Path]) -> dict[str,
 
 def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[str]:
     """The functions and classes of a chapter that an exercise names, and those that
-    they need."""
+    they need, imported names among them."""
     home: dict[str, str] = {}
     for cell in cells:
         lines = source(cell).split("\n")
         with suppress(SyntaxError):  # a command of IPython
             for node in ast.parse(source(cell)).body:
+                if isinstance(node, ast.ImportFrom):
+                    text = ast.unparse(node)
+                    home |= {alias.asname or alias.name: text for alias in node.names}
                 if isinstance(node, ast.FunctionDef | ast.ClassDef):
                     first = min(part.lineno for part in (node, *node.decorator_list))
                     home[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
@@ -201,7 +208,8 @@ def definitions(cells: list[Cell], words: set[str], answered: set[str]) -> list[
         needed |= new
         words = set(re.findall(r"\w+", " ".join(home[name] for name in new)))
         new = words & home.keys() - answered - needed
-    return [text for name, text in home.items() if name in needed]
+    # an import of several names comes once
+    return [*dict.fromkeys(text for name, text in home.items() if name in needed)]
 
 
 def reference(check: Cell, answer: Solution | None) -> str:
@@ -324,14 +332,9 @@ def roster(path: str | Path) -> list[str]:
         raise ValueError(f"{path} is not in UTF-8: save it as CSV in UTF-8.") from None
     separator = max(",;\t", key=text.partition("\n")[0].count)
     rows = csv.DictReader(io.StringIO(text), delimiter=separator)
-    heads = {
-        name.strip().lower().replace(" ", "_"): name for name in rows.fieldnames or ()
-    }
-    column = next((heads[name] for name in COLUMNS if name in heads), None)
-    if column is None:
-        allowed = " or ".join(COLUMNS)
-        raise ValueError(f"{path} has no column with the ids, named {allowed}.")
-    names = (unicodedata.normalize("NFC", row[column] or "") for row in rows)
+    if "id" not in (rows.fieldnames or ()):
+        raise ValueError(f"{path} has no column with the ids, named id.")
+    names = (unicodedata.normalize("NFC", row["id"] or "") for row in rows)
     students = [name.strip() for name in names]
     if not students:
         raise ValueError(f"{path} has no students.")
@@ -427,12 +430,20 @@ def is_public(path: Path) -> bool:
     return not any(part in LEFT_OUT or part.startswith(".") for part in path.parts)
 
 
-def front(folder: Path, setup: str) -> tuple[str, str]:
-    """The course's README, and the page on the set-up: a course has no ``make``."""
+def front(folder: Path, texts: dict[Path, str]) -> dict[Path, str]:
+    """The course's README, its page on the set-up, since a course has no ``make``, and
+    its first page and contents, without the lecturer's page."""
+    setup, index, toc = Path("setup.md"), Path("index.md"), Path("_toc.yml")
     readme = (folder / "teach" / "students.md").read_text(encoding="utf-8")
     begin = readme[readme.index("## ") :]
     ways = re.compile(r"^## Three ways.*?(?=^## )", re.MULTILINE | re.DOTALL)
-    return readme, ways.sub(lambda _: f"{begin}\n", setup, count=1)
+    contents = (folder / toc).read_text(encoding="utf-8")
+    return {
+        Path("README.md"): readme,
+        setup: ways.sub(lambda _: f"{begin}\n", texts[setup], count=1),
+        index: LECTURERS.sub("", texts[index]),
+        toc: LECTURERS.sub("", contents),
+    }
 
 
 def make(
@@ -502,8 +513,7 @@ def make(
     if kind == "nbgrader":
         texts[Path("nbgrader_config.py")] = NBGRADER
     if (folder / "teach").exists():
-        setup = Path("setup.md")
-        texts[Path("README.md")], texts[setup] = front(folder, texts[setup])
+        texts |= front(folder, texts)
     if (folder / "_toc.yml").exists():
         configs = [place / "_config.yml" for place in (folder.parent, ROOT)]
         texts[Path("_config.yml")] = configuration(next(filter(Path.exists, configs)))

@@ -129,6 +129,9 @@ def guide(
     paths = [*(book / "teach").glob("[a-z]*.*"), *book.glob("_slides.py")]
     texts = {names.get(p.name, p.name): p.read_text(encoding="utf-8") for p in paths}
     texts.pop("students.md", None)
+    for plans in book.glob("teach.md"):  # a folder below its pages and the slides
+        text = plans.read_text(encoding="utf-8").replace("](", "](../")
+        texts[plans.name] = text.replace('href="', 'href="../_build/html/')
     rows = ["exercise,page,points,marked"]
     for page, questions in exercises.items():
         for e in questions:

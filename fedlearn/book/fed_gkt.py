@@ -82,7 +82,7 @@ def painted(pictures: torch.Tensor, maps: torch.Tensor, seen: torch.Tensor) -> "
         "map 6": maps[six, 5:6],
         "painted": seen[six].unflatten(1, (1, 8, 8)).clamp(0, 1),
     }
-    return kernel_rows(rows, apart=rows, size=0.75, grey=True)
+    return kernel_rows(rows, apart=rows, size=0.5, grey=True)
 
 
 def twenty_rounds() -> list[dict[str, str]]:

@@ -175,7 +175,7 @@ def pooled(total: int, inputs: int, first: int, second: int, cells: int) -> Any:
                 "each pooled kernel still sends one number, its mean"
             ),
             kernels: "those are the kernels; all else of the network travels, too",
-            (cells - 1) * kernels: "that is what pooling saves; how much is left?",
+            (cells - 1) * kernels: "that is what pooling saves, and not what is left",
             total - (cells - 1) * first * second: "the first layer has kernels, too",
             sent - first - second: "the biases of the convolutions are sent, too",
             total // cells: "only kernels are pooled; the dense layers travel whole",

@@ -656,7 +656,7 @@ def payload(
         total: "that is the dense message; the kernels have to be pooled",
         total - 9 * kernels: "each pooled kernel still sends one number, its mean",
         sent - 8 * last: "the last convolution is 1 x 1: pooling saves nothing there",
-        8 * kernels: "that is what pooling saves; how much is left?",
+        8 * kernels: "that is what pooling saves, and not what is left",
         kernels: "kernels are not all: batch normalisation and the last convolution "
         "travel, too",
         kernels + last: "batch normalisation and the last convolution's biases travel, "

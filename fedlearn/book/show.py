@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 WIDTH = 680  # px of a chart in a notebook
 PHONE = 360  # px that a figure has on a screen of 400 px
 SMALLEST = 9  # px, the smallest letters there
+SPLITS = {
+    "main_class:0.8": "a main class each",
+    "dirichlet:": "Dirichlet ",
+    "shards:2": "two shards each",
+    "permuted": "own pixel order",
+    "iid": "IID",
+}
 DECIMALS = re.compile(r"(\.\d\d)\d+")
 NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?[%×]| ± [\d.,]+)?( \(.*\))?$")
 
@@ -162,6 +169,13 @@ def cell(value: Any) -> tuple[str, bool]:
     return inline(value), value == "not reached"
 
 
+def in_words(text: str) -> str:
+    """A name in which splits are words: "Dirichlet 0.1" for "dirichlet:0.1"."""
+    for code, words in SPLITS.items():
+        text = text.replace(code, words)
+    return text
+
+
 def table(
     number: str,
     rows: "pandas.DataFrame | Sequence[Mapping[str, Any]]",
@@ -183,7 +197,9 @@ def table(
     if isinstance(frame.index[0], str):
         corner = str(frame.index.name or "")
         head = f"<th>{inline(corner)}</th>" if corner else "<td></td>"
-        lines = [f'<th scope="row">{inline(name)}</th>' for name in frame.index]
+        lines = [
+            f'<th scope="row">{inline(in_words(name))}</th>' for name in frame.index
+        ]
     for name, column in frame.items():
         values = column.tolist()
         if forms and name in forms:
@@ -193,7 +209,7 @@ def table(
         style = ' class="fl-number"' if numeric and all(numeric) else ""
         below = inline((units or {}).get(name, ""))
         unit = f'<span class="fl-unit">{below}</span>' if below else ""
-        title = f'<th scope="col"{style}>{inline(str(name))}{unit}</th>'
+        title = f'<th scope="col"{style}>{inline(in_words(str(name)))}{unit}</th>'
         head += title if name != "" else "<td></td>"
         pairs = zip(lines, cells, strict=True)
         lines = [f"{line}<td{style}>{text}</td>" for line, (text, _) in pairs]

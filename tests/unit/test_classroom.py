@@ -147,9 +147,13 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     prompt = cell(
         "### Exercise 1: Twice\n\n★★★ Use `half`, see [there](#there).", "markdown"
     )
-    lesson = ["import fedlearn as fl", "def third(x):\n    return x / 3", "train()"]
+    lesson = [
+        "import fedlearn as fl",
+        "def third(x):\n    return x / 3",
+        "from math import e",
+    ]
     lesson += [
-        "def half(x):\n    return third(x) * 1.5\n\n\nhalf(2)",
+        "def half(x):\n    return third(x) * e\n\n\nhalf(2)",
         "def other():\n    pass",
     ]
     lesson += ["def f(x):\n    return half(x)"]  # an answer may not be the lesson's
@@ -158,10 +162,10 @@ def test_what_an_exercise_names_is_in_its_copy(tmp_path):
     copy = tmp_path / "out" / "source" / "a" / "a.ipynb"
     _, setup, *copied = sources(copy)
     assert setup == classroom.BEGIN
-    assert copied[:2] == [lesson[1], lesson[3].removesuffix("\n\n\nhalf(2)")]
-    assert copied[2] == prompt["source"][0].replace("[there](#there)", "there")
-    assert copied[3].startswith(STUB)
-    assert copied[4] == ASSERTED
+    assert copied[:3] == [*lesson[1:3], lesson[3].removesuffix("\n\n\nhalf(2)")]
+    assert copied[3] == prompt["source"][0].replace("[there](#there)", "there")
+    assert copied[4].startswith(STUB)
+    assert copied[5] == ASSERTED
     assert (
         json.loads(copy.read_text())["cells"][-1]["metadata"]["nbgrader"]["points"] == 3
     )
@@ -328,7 +332,7 @@ def test_a_roster_is_refused_in_a_sentence(tmp_path, text):
 def test_a_roster_is_read_as_it_comes(tmp_path):
     path = tmp_path / "roster.csv"
     path.write_bytes(
-        "Student ID;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig")
+        "id;Name\r\n 007 ;Bond, J.\r\nzoe\u0308;Zoë\r\n".encode("utf-8-sig")
     )
     assert classroom.roster(path) == ["007", "zoë"]
 

@@ -100,7 +100,6 @@ VALUES = [None, math.nan, 1j, "heads", [], {}, bytes(8), 0.12345, 10**5000, torc
 VALUES += [
     torch.tensor(math.nan),
     torch.empty(0),
-    torch.full((7, 3, 2), 0.5),
     torch.eye(3, 40),
 ]
 VALUES += [
@@ -108,7 +107,7 @@ VALUES += [
     torch.eye(3).to_sparse(),
     torch.empty(3, device="meta"),
 ]
-VALUES += [int, torch, "x" * 10**6]
+VALUES += [int, "x" * 10**6]
 ERRORS = [SystemExit(0), ValueError(), StopIteration("x\n" * 999)]
 ACTIONS = [*map(ends, ERRORS), lambda *a: sys.exit(), recurs, lambda: 1]
 ACTIONS += [lambda *a: torch.empty(10**14), lambda *a: "x" * 10**14]
@@ -173,7 +172,6 @@ def test_an_empty_answer_is_no_wrong_answer():
         assert "no answer yet" in repr(verdict)
     assert empty(Blank)
     assert not empty(solutions)
-    assert not empty(0)
     assert not empty(lambda x: x)
 
 
