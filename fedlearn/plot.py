@@ -150,12 +150,13 @@ def compare(
     ylabel = groups[0][0].measure if groups and column == "accuracy" else column
     ax.set(xlabel=xlabel, ylabel=f"test {ylabel}")
     ax.grid(alpha=0.3)
-    ax.legend()
     if len(groups) > 3:  # above the lines, where it hides none
         columns = 3 if max(map(len, labels)) < 15 else 2
         ax.legend(
             loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, fontsize=9.5
         )
+    else:
+        ax.legend()
     return ax
 
 
