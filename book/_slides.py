@@ -44,6 +44,7 @@ STYLE = """
 .reveal figure.fl .fl-panels { max-width: none; display: flex; flex-wrap: wrap; }
 .reveal figure.fl .fl-panel { flex: 1 1 40%; max-width: none; }
 .reveal figure.fl .fl-panel svg { max-height: 380px; }
+.reveal figure.fl .fl-panel:only-child svg { width: 100%; height: auto; max-height: 480px; }
 .reveal figure .vega-embed { display: block; text-align: center; }
 .reveal .line.ask { font-size: 1.5em; margin: 2.4em 0 0; }
 .reveal .ask ~ .line.ask { margin-top: 0.8em; }
@@ -60,9 +61,16 @@ img.still:has(+ figure .fl-vega svg) { display: none; }
 .reveal table { font-size: 0.7em; }
 .reveal blockquote { width: auto; margin: 0 0 0.6em; padding: 0.1em 1em; font-style: normal; }
 .reveal blockquote { background: #eef5fa; border-left: 4px solid #0072b2; box-shadow: none; }
-.reveal blockquote:has(~ figure) { font-size: 0.75em; }
+.reveal blockquote:has(~ figure), .reveal .turn:has(~ figure) {
+  font-size: max(0.75em, calc(18px / var(--zoom, 1)));
+}
 .reveal .headerlink, .reveal button:not(.fl-play-rounds) { display: none; }
 .reveal .line { font-size: 1.15em; margin: 0.4em 0; }
+.reveal .beside { display: grid; grid-template-columns: 2fr 3fr; column-gap: 1.5em; }
+.reveal .beside > img { grid-column: 2; }
+.reveal .turn { display: grid; align-content: start; }
+.reveal .turn > * { grid-area: 1 / 1; }
+.reveal .turn .line { font-size: 1em; font-weight: bold; display: block; }
 .sheet { font-family: var(--fl-text); line-height: 1.35; color: #1b1f24; width: 273mm; }
 .sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; overflow: hidden; }
 .sheet { grid-template: auto minmax(0, 1fr) / minmax(0, 1fr) minmax(0, 1fr); }
@@ -240,10 +248,60 @@ def still(figure: Tag) -> str:
     return str(before)
 
 
-def code_of(section: Tag) -> list[str]:
+def cells_of(section: Tag) -> list[Tag]:
+    """The code that a lesson shows, but for that of exercises."""
+    boxes = own(section, "div", "cell_input")
+    kinds = {"tag_exercise", "tag_remove-input"}
+    return [
+        box.pre.parent
+        for box in boxes
+        if box.pre and not kinds & set(box.parent["class"])
+    ]
+
+
+def code_of(section: Tag) -> list[Tag]:
     """The cells that are a formula of the lesson."""
-    cells = [c.find("pre") for c in own(section, "div", "cell_input")]
-    return [str(c.parent) for c in cells if c is not None and "# Eq." in c.get_text()]
+    return [cell for cell in cells_of(section) if "# Eq." in cell.get_text()]
+
+
+def screen_full(cells: list[Tag]) -> str:
+    """The last of some cells: no more lines than a class can read."""
+    lines = [len(cell.get_text().strip().splitlines()) for cell in cells]
+    first = 0
+    while sum(lines[first:]) > 16:
+        first += 1
+    return "".join(map(str, cells[first:]))
+
+
+def code_behind(paragraph: Tag, past: str = "p") -> str:
+    """The next cells behind a paragraph: the last of them, a screen full."""
+    shown: list[Tag] = []
+    for tag in paragraph.find_next_siblings():
+        kinds = tag.get("class", ())
+        if "cell" not in kinds and (shown or tag.name != past):
+            break
+        shown += [
+            cell
+            for cell in cells_of(paragraph.find_parent("section"))
+            if tag in cell.parents
+        ]
+    return screen_full(shown)
+
+
+def code_for(exercise: Tag) -> str:
+    """What an exercise changes: code it names, or the cell behind or before it."""
+    section = exercise.find_parent("section")
+    parts = [section, *section.find_previous_siblings("section")]
+    page = [cell for part in parts for cell in cells_of(part)]
+    for code in exercise.find_all("code"):
+        name = re.escape(code.get_text().removesuffix("()"))
+        made = re.compile(rf"^(def {name}\(|{name} = )", re.MULTILINE)
+        for cell in page:
+            if made.search(cell.get_text()):
+                return str(cell)
+    earlier = exercise.find_all_previous("div")
+    before = [cell for cell in cells_of(section) if cell in earlier]
+    return code_behind(exercise, "details") or "".join(map(str, before[-1:]))
 
 
 def verdict(section: Tag) -> list[tuple[str, str]]:
@@ -281,15 +339,39 @@ def answer_to(question: Tag) -> str:
     return ""
 
 
-def fitted(content: str) -> str:
-    return f'<div class="fit">{content}</div>'
+def fitted(content: str, kind: str = "fit") -> str:
+    return f'<div class="{kind}">{content}</div>'
+
+
+def later(line: str) -> str:
+    """A line that comes with a click."""
+    return line.replace('"line"', '"line fragment"')
+
+
+def turned(question: Tag, line: str = "") -> str:
+    """A question, and in its place with the next click the line and the answer."""
+    answer = answer_to(question)
+    if not answer:
+        return str(question) + later(line)
+    return (
+        f'<div class="turn"><div class="fragment fade-out" data-fragment-index="0">'
+        f'{question}</div><blockquote class="fragment" data-fragment-index="0">{line}'
+        f"{answer}</blockquote></div>"
+    )
+
+
+def next_of(paragraph: Tag, places: list[Tag]) -> Tag | None:
+    """The first of some places in a page that comes behind a paragraph."""
+    behind = {id(tag) for tag in paragraph.find_all_next()}
+    return next((place for place in places if id(place) in behind), None)
 
 
 def slides(section: Tag, line: str) -> list[str]:
     """The slides of a section: none without a picture, an equation or a question.
 
-    A question comes first, with the chart that is to be moved; the line, which often
-    says the answer, comes after it.
+    A question comes with the picture that is to be moved, or alone, until a click
+    shows the picture or the equation behind it, and the line, which often says the
+    answer.
     """
     heading = heading_of(section)
     title = f"<h2>{html.escape(heading)}</h2>"
@@ -302,49 +384,61 @@ def slides(section: Tag, line: str) -> list[str]:
     if key(heading) == "theverdict":
         rows = [f"<p><b>{marked(a)}</b> {marked(b)}</p>" for a, b in verdict(section)]
         return [f"<h2>When would you use it?</h2>{fitted(''.join(rows))}{notes}"]
-    asked = "".join(
-        f'<p class="line">{marked(before)} <b>{marked(question)}</b></p>'
+    asked = [
+        (paragraph, f'<p class="line">{marked(before)} <b>{marked(question)}</b></p>')
         for paragraph in text
         for before, question in questions_in(paragraph)
-    )
+    ]
     if line.endswith("?"):
-        asked, line = f'<p class="line"><b>{marked(line)}</b></p>{asked}', ""
+        asked.insert(
+            0, (section.find("p"), f'<p class="line"><b>{marked(line)}</b></p>')
+        )
+        line = ""
     said = f'<p class="line">{marked(line)}</p>' if line else ""
-    later = said.replace('"line"', '"line fragment"')
-    questions = [q for q in own(section, "blockquote") if "redict" in q.get_text()]
-    formulas = [*map(str, own(section, "div", "math"))]
-    if formulas:
-        code = code_of(section)
-        beside = code if len(formulas + code) <= 4 else []
-        formulas = ["".join(formulas + beside)]
+    quoted = [q for q in own(section, "blockquote") if "redict" in q.get_text()]
     figures = own(section, "figure")
-    pictures = [f"{still(figure)}{figure}" for figure in figures]
     made = []
     if section.h1:  # the first slide of a lesson
-        made = [title + said + asked] if asked else []
-        said = asked = ""
-    move = [q for q in questions if "then move" in q.get_text()][:1]
-    live = bool(figures) and figures[0].find(class_="fl-vega") is not None
-    if live:
-        questions = [q for q in questions if q not in move]
-        shown = fitted("".join(map(str, move)) + pictures.pop(0))
-        answer = answer_to(move[0]) if move else ""
-        made.append(f"{title}{asked}{'' if answer else later}{shown}")
-        if answer:
-            made.append(f"{title}{said}{fitted(answer)}")
-        said = ""
-    elif asked:
-        rest = formulas or pictures
-        alone = asked.replace('"line"', '"line ask"')
-        made.append(title + alone + ("" if rest else later))
-        said = said if rest else ""
-    for content in [*formulas, *pictures]:
-        made.append(f"{title}{said}{fitted(content)}")
-        said = ""
-    for question in questions:
-        answer = answer_to(question)
-        shown = f'<div class="fragment"><hr>{answer}</div>' if answer else ""
-        made.append(f"{title}{fitted(f'{question}{shown}')}")
+        made = [title + said + "".join(q for _, q in asked)] if asked else []
+        said, asked = "", []
+    if figures and figures[0].find(class_="fl-vega"):
+        figure = figures.pop(0)
+        move = [q for q in quoted if "then move" in q.get_text()][:1]
+        quoted = [q for q in quoted if q not in move]
+        above = "".join(turned(q, said) for q in move) or later(said)
+        questions = "".join(q for _, q in asked)
+        wide = '"container"' in str(figure)  # if not, text has room beside it
+        kind = "fit" if wide or not above else "fit beside"
+        content = fitted(f"{above}{still(figure)}{figure}", kind)
+        made.append(f"{title}{questions}{content}")
+        said, asked = "", []
+    shown = [(figure, f"{still(figure)}{figure}") for figure in figures]
+    formulas = own(section, "div", "math")
+    if formulas:
+        code = code_of(section)
+        beside = screen_full(code) if len(formulas + code) <= 4 else ""
+        shown.insert(0, (formulas[-1], "".join(map(str, formulas)) + beside))
+    places = [place for place, _ in shown]
+    left = [(p, q) for p, q in asked if next_of(p, places) is None]
+    code = code_behind(left[-1][0]) if left else ""
+    beside = "" if code else "".join(q for _, q in left)
+    for place, content in shown:
+        before = "".join(q for p, q in asked if next_of(p, places) is place)
+        if before:
+            content = f'<div class="fragment">{said}{fitted(content)}</div>'
+        else:
+            content = f"{later(said) if beside else said}{fitted(content)}"
+        made.append(f"{title}{before}{beside}{content}")
+        said = beside = ""
+    if code:
+        questions = "".join(q for _, q in left)
+        made.append(f"{title}{questions}{later(said)}{fitted(code)}")
+    elif beside:
+        alone = beside.replace('"line"', '"line ask"')
+        made.append(f"{title}{alone}{later(said)}")
+    for question in quoted:
+        code = code_for(question) if "change, run" in question.get_text() else ""
+        made.append(f"{title}{fitted(turned(question) + code)}")
     return [slide + notes for slide in made]
 
 
