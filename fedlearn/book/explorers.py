@@ -33,13 +33,15 @@ def control(column: str, entry: dict[str, Any], values: list[Any]) -> dict[str, 
 def explorer(number: str, name: str, caption: str, alt: str) -> Chart:
     """The chart over the grid of the chapter ``name``: accuracy against rounds or
     bytes."""
-    controls = chapter_file(name)["explorer"]["controls"]
+    spec = chapter_file(name)["explorer"]
+    controls = spec["controls"]
     rows = grid(name)
     rows["kb"] = (rows.pop("up") + rows.pop("down")).round() / 1e3
     positions = {c: rows[c].dropna().drop_duplicates().tolist() for c in controls}
     rows = rows.astype(object).where(rows.notna(), None)  # controls of other lines
     lines = list(rows["line"].unique())
     picture = drawing("explorer")
+    picture["layer"][0]["encoding"]["color"]["legend"] |= spec.get("legend", {})
     picture["params"] += [
         control(c, entry, positions[c]) for c, entry in controls.items()
     ]
