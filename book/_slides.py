@@ -70,7 +70,8 @@ img.still:has(+ figure .fl-vega svg) { display: none; }
 .reveal .beside > img { grid-column: 2; }
 .reveal .turn { display: grid; align-content: start; }
 .reveal .turn > * { grid-area: 1 / 1; }
-.reveal .turn .line { font-size: 1em; font-weight: bold; display: block; }
+.reveal .turn .line { font-size: 1em; font-weight: bold; }
+.reveal .turn blockquote p, .reveal blockquote.fragment p { display: block; }
 .sheet { font-family: var(--fl-text); line-height: 1.35; color: #1b1f24; width: 273mm; }
 .sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; overflow: hidden; }
 .sheet { grid-template: auto minmax(0, 1fr) / minmax(0, 1fr) minmax(0, 1fr); }
