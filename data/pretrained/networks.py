@@ -78,11 +78,12 @@ class Adapted(nn.Module):
 def adapted(net: nn.Module, rank: int) -> nn.Module:
     """All but the classifier is frozen, and convolutions get adapters of this rank."""
     net.extractor.requires_grad_(False)
-    for name, layer in net.extractor.named_children():
-        if isinstance(layer, nn.BatchNorm2d):
-            setattr(net.extractor, name, Line(layer))
-        if isinstance(layer, nn.Conv2d) and rank:
-            setattr(net.extractor, name, Adapted(layer, rank))
+    for block in list(net.extractor.modules()):
+        for name, layer in block.named_children():
+            if isinstance(layer, nn.BatchNorm2d):
+                setattr(block, name, Line(layer))
+            if isinstance(layer, nn.Conv2d) and rank:
+                setattr(block, name, Adapted(layer, rank))
     return net
 
 
@@ -114,3 +115,4 @@ digits_rank_8 = pretrained("digits", "digits_cnn", 8)
 digits_rank_16 = pretrained("digits", "digits_cnn", 16)
 mnist = pretrained("mnist", "digits_cnn")
 cifar10 = pretrained("cifar10", "small_resnet")
+cifar10_head = pretrained("cifar10", "small_resnet", 0)
