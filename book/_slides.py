@@ -71,7 +71,7 @@ img.still:has(+ figure .fl-vega svg) { display: none; }
 .reveal .turn { display: grid; align-content: start; }
 .reveal .turn > * { grid-area: 1 / 1; }
 .reveal .turn .line { font-size: 1em; font-weight: bold; }
-.reveal .turn blockquote p, .reveal blockquote.fragment p { display: block; }
+.reveal .turn blockquote p { display: block; }
 .sheet { font-family: var(--fl-text); line-height: 1.35; color: #1b1f24; width: 273mm; }
 .sheet { height: 184mm; margin: 0 auto; display: grid; column-gap: 9mm; overflow: hidden; }
 .sheet { grid-template: auto minmax(0, 1fr) / minmax(0, 1fr) minmax(0, 1fr); }
@@ -276,16 +276,13 @@ def screen_full(cells: list[Tag]) -> str:
 
 def code_behind(paragraph: Tag, past: str = "p") -> str:
     """The next cells behind a paragraph: the last of them, a screen full."""
+    cells = cells_of(paragraph.find_parent("section"))
     shown: list[Tag] = []
     for tag in paragraph.find_next_siblings():
         kinds = tag.get("class", ())
         if "cell" not in kinds and (shown or tag.name != past):
             break
-        shown += [
-            cell
-            for cell in cells_of(paragraph.find_parent("section"))
-            if tag in cell.parents
-        ]
+        shown += [cell for cell in cells if tag in cell.parents]
     return screen_full(shown)
 
 
@@ -420,11 +417,12 @@ def slides(section: Tag, line: str) -> list[str]:
         beside = screen_full(code) if len(formulas + code) <= 4 else ""
         shown.insert(0, (formulas[-1], "".join(map(str, formulas)) + beside))
     places = [place for place, _ in shown]
-    left = [(p, q) for p, q in asked if next_of(p, places) is None]
+    asked = [(p, q, next_of(p, places)) for p, q in asked]
+    left = [(p, q) for p, q, place in asked if place is None]
     code = code_behind(left[-1][0]) if left else ""
     beside = "" if code else "".join(q for _, q in left)
     for place, content in shown:
-        before = "".join(q for p, q in asked if next_of(p, places) is place)
+        before = "".join(q for _, q, behind in asked if behind is place)
         if before:
             content = f'<div class="fragment">{said}{fitted(content)}</div>'
         else:

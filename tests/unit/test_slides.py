@@ -32,6 +32,9 @@ PAGE = """<article><section><h1>1. A lesson#</h1><p>How many? <strong>Guess.</st
 </section></article>"""
 
 
+VERDICT = ("it rains. Always.", "it snows. Never.", "Seen once. Twice.")
+
+
 def sections():
     return BeautifulSoup(PAGE, "html.parser").article.find_all("section")
 
@@ -53,7 +56,7 @@ def test_a_slide_has_a_picture_an_equation_code_or_a_question():
     assert "Count." not in turned
     (use,) = SLIDES.slides(verdict, "")
     assert "When would you use it?" in use
-    for part in ("it rains. Always.", "it snows. Never.", "Seen once. Twice."):
+    for part in VERDICT:
         assert part in use
 
 
@@ -73,15 +76,19 @@ def test_a_question_is_seen_before_the_line_that_answers_it():
 def test_a_sheet_has_a_figure_equations_bytes_a_verdict_and_a_trap():
     facts = {"up": "4 bytes", "down": "none", "trap": "it rains"}
     text = SLIDES.sheet(sections(), facts | {"figure": "1.1", "equations": ["1.1"]})
-    lines = ("it rains. Always.", "it snows. Never.", "Seen once. Twice.")
-    for part in ("figure-1-1", "(1.1)", *facts.values(), *lines):
+    for part in ("figure-1-1", "(1.1)", *facts.values(), *VERDICT):
         assert part in text
 
 
 def test_lessons_come_in_the_order_of_the_book(monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda path: True)
-    some = ["foundations/fedavg", "papers/fed_mmd_fusion", "together/choosing"]
-    assert SLIDES.lessons()[::5] == some
+    names = SLIDES.lessons()
+    assert len(names) == 11
+    assert names[::5] == [
+        "foundations/fedavg",
+        "papers/fed_mmd_fusion",
+        "together/choosing",
+    ]
 
 
 AUDITS = sorted(map(str, BOOK.glob("*/*_audit.ipynb")))
