@@ -87,18 +87,24 @@ def adapted(net: nn.Module, rank: int) -> nn.Module:
     return net
 
 
-def pretrained(name: str, network: str, rank: int | None = None) -> Callable:
+def pretrained(
+    name: str, network: str, rank: int | None = None, statistics: bool = True
+) -> Callable:
     """A network's function: trained on classes 0 to 4, then ready to train whole, or (``rank`` 0)
-    its classifier alone, or with adapters."""
+    its classifier alone, or with adapters. Without ``statistics`` those of batch normalisation
+    begin anew."""
 
     def build(shape: Any, classes: int) -> nn.Module:
         with torch.random.fork_rng():
             weights = state(name, network)
+        if not statistics:
+            weights = {key: w for key, w in weights.items() if ".running_" not in key}
         net = NETWORKS[network](shape, classes)
         net.load_state_dict(weights, strict=False)  # which copies them
         return net if rank is None else adapted(net, rank)
 
     kind = {None: "whole", 0: "head"}.get(rank, f"rank {rank}")
+    kind += "" if statistics else ", new statistics"
     build.__name__ = f"{network}, pretrained, {kind}"
     return build
 
@@ -113,6 +119,8 @@ digits_rank_2 = pretrained("digits", "digits_cnn", 2)
 digits_rank_4 = pretrained("digits", "digits_cnn", 4)
 digits_rank_8 = pretrained("digits", "digits_cnn", 8)
 digits_rank_16 = pretrained("digits", "digits_cnn", 16)
+digits_anew = pretrained("digits", "digits_cnn", statistics=False)
 mnist = pretrained("mnist", "digits_cnn")
+mnist_anew = pretrained("mnist", "digits_cnn", statistics=False)
 cifar10 = pretrained("cifar10", "small_resnet")
 cifar10_head = pretrained("cifar10", "small_resnet", 0)
