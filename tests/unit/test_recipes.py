@@ -136,7 +136,7 @@ def test_finished_runs_are_left_alone_and_stopped_runs_go_on(
 def test_a_plan_lists_runs_on_data_of_a_file(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert not main(["reproduce", "rpn_pretrained", "--plan", "--no-progress"])
-    assert "40 runs" in capsys.readouterr().out
+    assert "60 runs" in capsys.readouterr().out
 
 
 def test_a_rate_is_chosen_on_validation_images(monkeypatch):
