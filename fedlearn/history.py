@@ -171,11 +171,6 @@ class History:
         return float(np.mean([row["accuracy"] for row in self.late]))
 
     @property
-    def chosen_on(self) -> str:
-        """The images, "test" or "validation", on which an option was chosen, or ""."""
-        return str(self.meta.get("chosen_on", "test" if "tuned" in self.meta else ""))
-
-    @property
     def reached(self) -> dict[str, float]:
         """The last test's accuracy and ``late_accuracy``, by the names of ``MEASURES``."""
         values = float(self.final["accuracy"]), self.late_accuracy()

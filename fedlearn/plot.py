@@ -20,7 +20,7 @@ with extra("plot"):
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A828E"]
 # where colour is a sign: violet is negative, white zero, orange positive
 SIGNED = "PuOr_r"
-MARKERS = "os^DvP>"
+MARKERS = "os^DvP>" + "s^DvP>o"  # an eighth line has the first's colour alone
 DASHES = ["-", "--", "-.", ":"]
 # The papers' methods, and those that are most often drawn beside them, have a fixed
 # look.

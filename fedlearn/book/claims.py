@@ -12,7 +12,7 @@ and what the first should be, ``ahead``, ``level`` or ``no lower``; ``splits`` a
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,6 @@ from .show import Shown, in_words, inline, missing, sortable, table
 if TYPE_CHECKING:
     import pandas
 
-TESTED = "†"  # an option was chosen on test images
 OTHERWISE = "‡"  # by the last test the verdict is another
 POINT = 1.0  # a difference that is level, in points of accuracy
 DATA = {
@@ -121,19 +120,13 @@ def reached(histories: Sequence[History]) -> str:
     return two_measures(last, late)
 
 
-def dagger(chosen: Iterable[str]) -> str:
-    """The sign behind a number whose option was ``chosen`` on test images, with one
-    seed at least; else nothing."""
-    return f" {TESTED}" * ("test" in list(chosen))
-
-
 def ends(
     name: str, form: str = ".3f", times: float = 1, brief: bool = False, **only: Any
 ) -> "pandas.DataFrame":
     """What the stored runs ``name`` reached by both measures, ``times`` so much, a
     row a label and a column a split; of those runs alone that have the values ``only``,
-    such as ``dataset="cifar10"``. Without a run a cell is empty; a † marks rates chosen
-    on test images. ``brief`` is the last quarter alone, without a †."""
+    such as ``dataset="cifar10"``. Without a run a cell is empty. ``brief`` is the last
+    quarter alone."""
     runs = stored(name)
     for column, value in only.items():
         runs = runs[runs[column] == value]
@@ -142,10 +135,9 @@ def ends(
         last, late = (list(times * seeds[measure]) for measure in MEASURES)
         if brief:
             return spread(late, form)
-        return two_measures(last, late, form) + dagger(seeds["chosen on"])
+        return two_measures(last, late, form)
 
-    columns = [*MEASURES, "chosen on"]
-    cells = runs.groupby(["label", "partition"])[columns].apply(cell).unstack()
+    cells = runs.groupby(["label", "partition"])[list(MEASURES)].apply(cell).unstack()
     # in the order in which they are stored
     table = cells.loc[runs["label"].unique(), runs["partition"].unique()]
     return table.fillna("").rename_axis("method")
@@ -247,16 +239,12 @@ def outcomes(
     """Of a statement: each data set and split, the verdict, and the points behind it."""
     names = statement["one"], statement["other"]
     last, late = (leads(runs, *names, measure=measure) for measure in MEASURES)
-    pair = runs[runs["label"].str.lower().isin([name.lower() for name in names])]
-    chosen = pair.groupby(["dataset", "partition"])["chosen on"].agg(list)
     for (data, split), lead in late.items():
         outcome = verdict(lead, statement["wanted"])
         by_last_test = verdict(last[data, split], statement["wanted"])
         seeds = f"; {len(lead)} seeds" if len(lead) >= FEW else ""
         text = f"({spread(lead, '+.1f')}{seeds})".replace(" ", "\N{NO-BREAK SPACE}")
-        text += f" {OTHERWISE}" * (outcome != by_last_test) + dagger(
-            chosen[data, split]
-        )
+        text += f" {OTHERWISE}" * (outcome != by_last_test)
         if data == statement.get("data", data) and split in statement.get(
             "splits", split
         ):
@@ -300,7 +288,7 @@ def holds(number: str, name: str) -> Shown:
         interval decides: *ahead* lies above zero, *level* within {POINT:g} of it, *no
         lower* above -{POINT:g}; they fail if it lies below zero, and *level* if it lies
         above, too (so far: {tally}). {OTHERWISE}: the last test says
-        something else. {TESTED}: rates were chosen on test images."""
+        something else."""
     units = dict.fromkeys(columns, "points of accuracy")
     return table(number, lines, caption, units)
 

@@ -64,7 +64,7 @@ NAMES = {  # by label of the stored runs: its name in the lesson
     "Fed-KGF without alpha": "no \u03b1",
     "random kernels": "random kernels",
     "narrow network": "narrow network",
-    "FedCOM": "FedCOM",
+    "FedCOM": "FedCOMGATE",
     "SmartIdx": "SmartIdx",
     "DGC": "DGC",
     "FedCAMS": "FedCAMS",
@@ -116,7 +116,6 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
     stands when it has sent as much as Fed-KGF in its whole run, up and down or up
     alone."""
     from ..lab.results import spread
-    from .claims import dagger
 
     runs = alike(dataset)
     last = within(runs, both_ways)
@@ -128,7 +127,7 @@ def equal_bytes(dataset: str = "cifar10") -> list[dict[str, str]]:
         histories = runs[label]
         rows.append(
             {
-                "method": method + dagger(h.chosen_on for h in histories),
+                "method": method,
                 "up": f"{histories[0].bytes_up.mean() / 1e6:.2f}",
                 "down": f"{histories[0].bytes_down.mean() / 1e6:.2f}",
                 "all rounds": spread([h.late_accuracy() for h in histories]),

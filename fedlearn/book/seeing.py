@@ -48,11 +48,6 @@ TRUE = {
     "strokeDash": [3, 3],
 }
 DRAWN = {"fill": None, "strokeWidth": 2.5}
-SPOT = {
-    "boxstyle": "square,pad=0.1",
-    "facecolor": "#222222",
-    "edgecolor": "none",
-}
 MARGIN = 7  # above a chart's scenes, in their pixels
 STEERED = 34  # a test scene with a single digit
 
@@ -420,30 +415,20 @@ def draw_image(ax: "Axes", image: torch.Tensor) -> None:
     ax.imshow(image[0], cmap="gray", extent=FRAME)
 
 
-def draw_mask(ax: "Axes", mask: torch.Tensor, names: Sequence[str] = ()) -> None:
-    """A colour for each class, nothing for the background 0, grey for void 255; and the
-    ``names`` of classes with many pixels."""
+def class_color(kind: int) -> Any:
+    """The colour of a class in a mask; those of neighbours differ."""
     from matplotlib import colormaps
 
+    return colormaps["tab10"](3 * kind % 10)
+
+
+def draw_mask(ax: "Axes", mask: torch.Tensor) -> None:
+    """A colour for each class, nothing for the background 0, grey for void 255."""
     kinds = np.asarray(mask).astype(int)
-    shades = colormaps["tab10"](3 * kinds % 10)  # neighbours differ
+    shades = class_color(kinds)
     shades[kinds == 255] = (0.5, 0.5, 0.5, 0.35)
     shades[kinds == 0, 3] = 0
     ax.imshow(shades, extent=FRAME, interpolation="nearest")
-    for kind, name in enumerate(names, 1):
-        pixels = np.argwhere(kinds == kind)
-        if len(pixels) > 0.02 * kinds.size:
-            y, x = (np.median(pixels, 0) + 0.5) * SIDE / len(kinds)
-            ax.text(
-                np.clip(x, 14, SIDE - 14),
-                np.clip(y, 6, SIDE - 6),
-                name,
-                bbox=SPOT,
-                ha="center",
-                va="center",
-                fontsize=9,
-                color="white",
-            )
 
 
 def draw_boxes(ax: "Axes", boxes: torch.Tensor, **look: Any) -> None:
@@ -538,6 +523,8 @@ def found_boxes(
 
 def real_masks(number: str) -> "Shown":
     """Masks of photographs: the true masks, and those of stored runs."""
+    from matplotlib.patches import Patch
+
     from ..seeing.published import VOC
     from .show import figure
 
@@ -547,14 +534,19 @@ def real_masks(number: str) -> "Shown":
         columns[run["label"]] = run["drawn"]
     rows = list(zip(*columns.values(), strict=True))
     picture, axes = panels(list(columns) * len(rows), len(columns))
+    large = set()
     for ax, mask in zip(axes, chain(*rows), strict=True):
-        draw_mask(ax, mask, VOC)
+        draw_mask(ax, mask)
+        kinds, counts = np.unique(mask, return_counts=True)
+        large |= {*kinds[counts > 0.02 * mask.numel()]} - {0, 255}
+    classes = [Patch(color=class_color(k), label=VOC[k - 1]) for k in sorted(large)]
+    picture.legend(handles=classes, loc="outside lower center", ncols=5, frameon=False)
     return figure(
         number,
         picture,
         caption="""What people drew into three photographs of VOC that nobody trained
-        on, and what networks drew; the photographs are not shown. A class that fills
-        two hundredths of a picture is named. Grey is not judged: the outlines of
+        on, and what networks drew; the photographs are not shown. Classes that fill
+        two hundredths of a picture are named. Grey is not judged: the outlines of
         things, and the padding beside or below a picture. Stored runs with seed 0,
         after twelve rounds.""",
         alt="""Rows of coloured shapes. On the left what people drew; beside it the same

@@ -249,16 +249,12 @@ def trials_first(runs: list[Run]) -> dict[Key, Run]:
 
 
 def stored(runs: Iterable[Run]) -> dict[Key, Line]:
-    """The stored lines of these runs' files.
-
-    Packed lines do not count if their code was not committed, or if an option was
-    chosen on test images.
-    """
+    """The stored lines of these runs' files. Packed lines do not count if their code
+    was not committed."""
     lines = {}
     for name in dict.fromkeys(run.folder for run in runs):
         for line in results.packed(name):
-            on_test = "tuned" in line["meta"] and "chosen_on" not in line["meta"]
-            if results.committed(line) and not on_test:
+            if results.committed(line):
                 lines[name, line["hash"]] = line
         for line in results.recent(name).values():
             lines[name, line["hash"]] = line

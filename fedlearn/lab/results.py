@@ -161,9 +161,8 @@ def tables(
 
     The first has a row a run: ``label``, ``method``, ``dataset``, ``partition``,
     ``clients``, ``network``, ``seed``, ``last test``, ``last quarter`` (mean of the
-    tests in the last quarter of the rounds), ``chosen on`` ("test" or "validation"
-    images, if an option was chosen), ``commit``, ``hardware``, ... The second has a
-    row a round of the ``run`` with that index: the columns of a history, where
+    tests in the last quarter of the rounds), ``commit``, ``hardware``, ... The second
+    has a row a round of the ``run`` with that index: the columns of a history, where
     ``clients`` counts them.
 
     >>> runs, rounds = tables(load("rpn_digits"))
@@ -205,7 +204,6 @@ def run_row(h: History) -> Line:
         "rounds": len(h),
         "measure": h.measure,
         **h.reached,
-        "chosen on": h.chosen_on,
         **meta.get("provenance", {}),
     }
     for name, value in h.final.items():

@@ -31,8 +31,6 @@ def test_a_row_a_run_and_a_row_a_round(tmp_path):
     history((0.1, 0.2, 0.3, 0.4, None, 0.6, 0.7)).to_json(tmp_path / "x.json")
     data = history(partition="Dirichlet(alpha=0.5, min_samples=1)").to_dict()
     split = {"partition": "dirichlet:0.5"}
-    data["meta"]["tuned"] = {"lr": {"0.02": 0.5}}
-    data["meta"]["options"] = {"lr": 0.02}
     lines = [line_of(split, data), line_of(split | {"short": True}, data)]
     results.write(tmp_path / "y.jsonl.gz", lines)
     paths = (tmp_path / name for name in ("x.json", "y.jsonl.gz"))
@@ -41,7 +39,6 @@ def test_a_row_a_run_and_a_row_a_round(tmp_path):
     assert list(rounds["run"]) == 7 * [0] + 3 * [1]
     first, second = (row for _, row in runs.iterrows())
     assert (first["last test"], first["last quarter"]) == (0.7, pytest.approx(0.65))
-    assert (first["chosen on"], second["chosen on"]) == ("", "test")
     assert (first["partition"], second["partition"]) == ("Iid()", "dirichlet:0.5")
     assert rounds["bytes_down"].sum() == 30_000
 
