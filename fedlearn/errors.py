@@ -49,7 +49,7 @@ class DataError(RuntimeError):
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """What is imported inside comes with this extra: where it is missing, one sentence says so."""
+    """Imports in this block need an extra; a missing package raises an error that names it."""
     try:
         yield
     except ModuleNotFoundError as error:

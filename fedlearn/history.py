@@ -25,7 +25,7 @@ JUMP = 3.0  # times the lowest loss before
 # the columns of every run
 COLUMNS = """
     round accuracy loss bytes_up bytes_up_buffers bytes_down bytes_down_buffers
-    bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated
+    bytes_evaluation_up bytes_evaluation_down seconds clients refused unevaluated untaken
 """.split()
 # the texts that ``to_json`` writes for numbers that JSON lacks
 TEXTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -119,6 +119,8 @@ class History:
 
     def __eq__(self, other: Any) -> bool:
         """Equal rows of one method, whatever the seconds."""
+        if not isinstance(other, History):
+            return NotImplemented
 
         def timeless(history: History) -> list[dict[str, Any]]:
             return [row | {"seconds": 0} for row in history.rows]
@@ -161,8 +163,8 @@ class History:
 
     @property
     def late(self) -> list[dict[str, Any]]:
-        """The rows of the tests in the last quarter of the rounds, or the last one if
-        there is none: of 20 rounds, after rounds 16 to 20."""
+        """The evaluated rows of the last quarter of the rounds: of 20 rounds, those of
+        rounds 16 to 20. Without one, the last evaluated row."""
         rows = [row for row in self.evaluated if row["round"] > 0.75 * len(self)]
         return rows or [self.final]
 

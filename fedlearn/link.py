@@ -72,7 +72,7 @@ def time(
     history : History
         A run of at least one round.
     up, down : float
-        A client's speeds in bits a second; a name of ``PRESETS`` has both, and latency.
+        A client's speeds in bits a second; ``**PRESETS["LTE"]`` has both, and latency.
     latency : float
         Seconds of a round trip.
     slower : float

@@ -136,7 +136,7 @@ def compare(
 
     for group, label, style in zip(groups, labels, styles(labels), strict=True):
         values = np.stack([getattr(h, column).astype(float) for h in group])
-        measured = ~np.isnan(values[0])
+        measured = ~np.isnan(values).any(0)
         values = values[:, measured]
         x = np.mean([progress(h) for h in group], axis=0)[measured]
         ax.plot(x, values.mean(0), label=label, **style)
@@ -172,6 +172,9 @@ def _groups(histories: Any, column: str) -> list[list[History]]:
     """Each line's histories; ``ValueError`` for what has no such column of numbers."""
     lines = histories if isinstance(histories, Iterable) else [histories]
     groups = [line if isinstance(line, list) else [line] for line in lines]
+    for group in groups:
+        if len({len(history) for history in group}) > 1:
+            raise ValueError("The histories of one curve need equally many rounds.")
     for history in chain(*groups):
         values = getattr(history, column, None)
         if not isinstance(history, History) or np.ndim(values) != 1:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from hashlib import blake2b
+from itertools import chain
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -253,7 +254,11 @@ class Task:
         try:
             with models.evaluating(net.to(self.device)), torch.no_grad():
                 stored = torch.as_tensor(samples).to(self.device)
-                return self.read(net(self.inputs(stored)))
+                parts = stored.split(self.batch)
+                answers = [self.read(net(self.inputs(part))) for part in parts]
+            if isinstance(answers[0], Tensor):
+                return torch.cat(answers)
+            return [*chain(*answers)]
         except (RuntimeError, TypeError, IndexError) as error:
             raise ValueError(
                 f"Samples {list(samples.shape)} do not fit this network "
@@ -660,7 +665,8 @@ PADDING = 4  # pixels on each side that an image may be shifted by
 
 
 def crop(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
-    """Shift every image by up to ``PADDING`` pixels; the border becomes black."""
+    """Shift every image by up to ``PADDING`` pixels; the border is
+    filled with zeros."""
     n, _, height, width = x.shape
     padded = F.pad(x, [PADDING] * 4)
     shift = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator)
@@ -728,7 +734,7 @@ class Classification(Task):
         for view in views:
             predicted = []
             for logits, target in self.tested(net, view):
-                predicted.append(logits.argmax(-1))
+                predicted.append(self.read(logits))
                 right += int((predicted[-1] == target).sum())
                 total += float(self.loss(logits, target) * len(target))
             if self.metrics:

@@ -279,8 +279,8 @@ class Client(Side):
             buffers[key] = buffer
 
     def reset_buffer(self, name: str, value: torch.Tensor) -> None:
-        """A buffer outside the state, for the next client; a count of batches may have
-        changed, nothing else."""
+        """Restore a buffer outside the state for the next client. Only counts of batches
+        may have changed."""
         buffer = self.unsent[name]
         counts = name.endswith("num_batches_tracked")
         if not (counts or torch.allclose(buffer, value, 0, 0, equal_nan=True)):
@@ -599,8 +599,8 @@ def run(
 def evaluate_last(server: Server, engine: Any, state: State, history: History) -> None:
     """Evaluate the last round, whatever ``evaluate_every`` says.
 
-    A checkpoint is without this evaluation, so a longer run that continues from it has
-    the rows of an uninterrupted one.
+    The checkpoint is saved before this evaluation. A longer run that resumes from it has
+    the same rows as an uninterrupted one.
     """
     row = history.rows[-1]
     t = row["round"]

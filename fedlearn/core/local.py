@@ -189,9 +189,9 @@ def refit(
     x, y = task.train
     order = torch.randperm(len(y), generator=rng.generator(task.seed, "refit"))
     rows = order[:images].sort().values.to(task.device)
-    with torch.no_grad():
+    with torch.no_grad(), rng.scope(task.seed, "refit", device=task.device):
         net.train()(task.inputs(x[rows]))
-    return task.evaluate(net)
+        return task.evaluate(net)
 
 
 def layout(net: nn.Module) -> torch.memory_format:

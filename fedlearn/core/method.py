@@ -133,9 +133,10 @@ class Averaging(Method):
 
 
 def provided(part: Any) -> type:
-    """The class that other parts may need: of a link, that of the tensors that it sends.
+    """The class that satisfies another part's ``needs``.
 
-    A step that makes tensors of another class is not seen behind the next such step.
+    A link provides the class of the tensors that it sends, and a step that makes such
+    tensors nothing; any other part provides its own class.
     """
     if isinstance(part, Link):
         return part.makes

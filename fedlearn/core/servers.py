@@ -36,7 +36,7 @@ class Aggregator(Part):
 class Mean(Aggregator):
     """w <- w + sum_k p_k u_k, for each tensor over the clients that sent it.
 
-    Updates are added as they come, and none of them is kept.
+    In a round updates are added as they come.
 
     Parameters
     ----------

@@ -466,7 +466,7 @@ def _check_files(dataset: Any) -> None:
             OSError,
             AttributeError,
         ):  # no file of a picture
-            return
+            continue
         with picture:
             if opaque and has_transparency(picture):
                 warnings.warn(

@@ -45,7 +45,7 @@ class Experiment(Settings):
         number of clients; or "users" for one client a user of the data
     partition : str
         split of the images: iid, dirichlet:ALPHA, shards:K, classes, main_class:SHARE,
-        permuted, table:NAME, objects
+        permuted, table:NAME
     network : str, optional
         a network of fedlearn.models, or your own function (shape, classes) -> module:
         mine.py:name or module:name; by default the data set's own

@@ -127,9 +127,9 @@ class Shifted(SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decay != 1:
+        if self.momentum or self.weight_decay or self.decay != 1:
             raise ValueError(
-                f"Shifted gradients need a constant rate, not decay={self.decay!r}."
+                f"Shifted gradients need plain SGD with a constant rate, unlike {self!r}."
             )
 
     def _shift(self, params: Params, ctx: Context) -> Params:
@@ -164,7 +164,8 @@ class Wrapper(Part):
 
 @dataclass(frozen=True)
 class Continued(Wrapper, Optimizer):
-    """Another optimiser, whose state stays in the client's memory between rounds."""
+    """Another optimiser, whose moments stay in the client's memory between rounds; a
+    shift is computed anew in each."""
 
     of: Optimizer = Adam()
 
@@ -172,7 +173,7 @@ class Continued(Wrapper, Optimizer):
         state = self.of.init(params, ctx)
         tensors = {}
         for key, value in state.items():
-            if isinstance(value, list):
+            if isinstance(value, list) and key != "shift":
                 tensors.update({f"optimizer {key} {i}": t for i, t in enumerate(value)})
         stacked = isinstance(ctx.memory, list)
         for k, memory in enumerate(ctx.memory if stacked else [ctx.memory]):

@@ -28,7 +28,7 @@ from ..core import (
     Tensors,
 )
 from ..core.optim import Moments, Params
-from ..errors import pick
+from ..errors import pick, short
 from ..models import reparam
 from ..models.repopt import Scales, constants, multipliers, target
 from .base import Added, Shapes, shapes_of
@@ -45,6 +45,10 @@ class Form(Model):
     form: str = "repopt"
     network: Any = None
     scales: Scales | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scales, Scales | None):
+            raise ValueError(f"scales must be Scales, not {short(self.scales)}.")
 
     def build(self, task: Any) -> nn.Module:
         collapsed = self.form == "repopt"

@@ -42,6 +42,9 @@ class AMSGrad(Aggregator):
 
     def __post_init__(self) -> None:
         check_number("lr of AMSGrad", self.lr, above=0)
+        check_number("beta1", self.beta1, minimum=0, below=1)
+        check_number("beta2", self.beta2, minimum=0, below=1)
+        check_number("eps", self.eps, above=0)
 
     def aggregate(self, state: Tensors, arrivals: Arrivals, ctx: Context) -> Tensors:
         memory = ctx.memory

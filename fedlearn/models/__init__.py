@@ -131,14 +131,19 @@ def evaluating(net: nn.Module) -> Iterator[nn.Module]:
 def multiply_adds(net: nn.Module, shape: Sequence[int] | Tensor) -> int:
     """Multiply-adds of one input in convolutions and linear layers.
 
-    For each layer this is the number of outputs times the inputs of each output.
-    ``shape`` is that of an image [channels, height, width], or a batch of one input.
+    For each layer this is the number of outputs times the inputs of each output; for a
+    transposed convolution, the other way round. ``shape`` is that of an image [channels,
+    height, width], or a batch of one input.
+
+    >>> multiply_adds(nn.ConvTranspose2d(3, 8, 4, stride=2), (3, 10, 10)) == 300 * 8 * 16
+    True
     """
     total = 0
 
     def add(layer: nn.Module, inputs: Any, output: Tensor) -> None:
         nonlocal total
-        total += output[0].numel() * layer.weight[0].numel()
+        each = inputs[0] if getattr(layer, "transposed", False) else output
+        total += each[0].numel() * layer.weight[0].numel()
 
     kinds = nn.modules.conv._ConvNd, nn.Linear
     layers = [layer for layer in net.modules() if isinstance(layer, kinds)]

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from fedlearn import models
+from fedlearn import models, seeing
 
 COUNTS = {  # parameters, and multiply-adds of an image of the network's own size
     "digits_cnn": (10_078, 76_352),
@@ -19,8 +19,10 @@ COUNTS = {  # parameters, and multiply-adds of an image of the network's own siz
     "repghost_05": (1_289_168, 4_339_520),
     "small_resnet": (308_650, 12_281_088),
     "small_narrow": (51_789, 2_080_520),
+    "scene_detector": (98_367, 14_807_040),
+    "fcn32s": (23_577_621, 8_345_395_200),
 }
-NETWORKS = models.NETWORKS
+NETWORKS = models.NETWORKS | seeing.DETECTORS | seeing.SEGMENTERS
 
 
 @pytest.mark.parametrize("name", COUNTS)

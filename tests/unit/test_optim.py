@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import fedlearn as fl
+from fedlearn.methods.scaffold import Controlled
 from fedlearn.parts import SGD, Adam, Context, Continued
 
 SHAPES = [(4, 3), (4,), (2, 1, 3, 3), ()]
@@ -69,8 +70,15 @@ def test_continued_goes_on_where_it_stopped(engine, smooth):
         )
 
 
+def test_a_shift_is_computed_anew(task):
+    method = fl.methods.scaffold()
+    continued = method.but(optimizer=Continued(method.optimizer))
+    assert fl.run(continued, task, 3) == fl.run(method, task, 3)
+
+
 OUT_OF_RANGE = [
     (SGD, {"decay": 1.1}),
+    (Controlled, {"momentum": 0.9}),
     (Adam, {"eps": 0}),
 ]
 

@@ -87,10 +87,14 @@ def test_permuted_pixels_are_the_same_permutation_in_training_and_test():
 
 def test_evaluation_in_batches_is_evaluation_at_once(monkeypatch):
     task = fl.tasks.classification("digits", 2, train=20, test=40)
-    net = fl.initial_network(fl.methods.fedavg(), task)
+    net = fl.models.NETWORKS["digits_resnet"](classes=12)
+    net.classifier[-1].bias.data[11] = 100  # of a class beyond those of the data
     whole = task.evaluate(net)
+    assert whole["accuracy"] > 0
+    answers = task.predict(net, task.test[0])
     monkeypatch.setattr(type(task), "batch", 7)
     assert task.evaluate(net) == pytest.approx(whole, abs=1e-5)
+    assert torch.equal(task.predict(net, task.test[0]), answers)
     assert net.training, "evaluation leaves the mode as it was"
 
 
