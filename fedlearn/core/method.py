@@ -61,9 +61,9 @@ class Method:
                 check_part(f.name, getattr(self, f.name), KINDS[f.name])
         parts = list(self.all_parts())
         for part in parts:
-            rest = [provided(other) for other in parts if other is not part]
+            kinds = [provided(other) for other in parts if other is not part]
             for need in part.needs:
-                if not any(issubclass(kind, need) for kind in rest):
+                if not any(issubclass(kind, need) for kind in kinds):
                     raise ValueError(
                         f"{part!r} needs {need.__name__}, but no other part of "
                         f"{self.name} is a {need.__name__}."

@@ -302,8 +302,8 @@ def _check_header(frame: Any) -> None:
     texts = [column for column in frame.columns if isinstance(column, str)]
     numbers = [text for text in map(str.strip, texts) if NUMBER.fullmatch(text)]
     places = [str(i) for i in range(len(numbers))]  # pandas writes unnamed columns so
-    most = 2 * len(numbers) >= frame.shape[1] and numbers != places
-    if "Unnamed: 0" in texts or most:
+    mostly_numbers = 2 * len(numbers) >= frame.shape[1] and numbers != places
+    if "Unnamed: 0" in texts or mostly_numbers:
         raise ValueError(
             f"The columns {short(texts)} have no header: pandas.read_csv(..., "
             "header=None) reads a file without names, index_col=0 a file with row "
@@ -412,8 +412,8 @@ def _inside(dataset: Any, labelled: bool = True) -> Iterator[tuple[Any, bool]]:
     PyTorch's wrappers keep labels, others may change them."""
     parts = []
     if not hasattr(dataset, "classes"):
-        held = getattr(dataset, "__dict__", {}).values()
-        parts = [part for part in held if isinstance(part, Dataset)]
+        attributes = getattr(dataset, "__dict__", {}).values()
+        parts = [part for part in attributes if isinstance(part, Dataset)]
         parts = getattr(dataset, "datasets", parts)
     if not parts:
         yield dataset, labelled

@@ -108,8 +108,8 @@ class FusionNetwork(Model):
                 "FedFusion needs a network (models.Network) with an extractor of feature maps "
                 f"[channels, height, width] and a classifier; this {type(net).__name__} has none."
             )
-        fusion = OPERATORS[self.operator](maps.shape[1])
-        return Fused(net.extractor, fusion, net.classifier)
+        operator = OPERATORS[self.operator](maps.shape[1])
+        return Fused(net.extractor, operator, net.classifier)
 
 
 @dataclass(frozen=True)
