@@ -249,14 +249,10 @@ def trials_first(runs: list[Run]) -> dict[Key, Run]:
 
 
 def stored(runs: Iterable[Run]) -> dict[Key, Line]:
-    """The stored lines of these runs' files. Packed lines do not count if their code
-    was not committed."""
+    """The stored lines of these runs' files."""
     lines = {}
     for name in dict.fromkeys(run.folder for run in runs):
-        for line in results.packed(name):
-            if results.committed(line):
-                lines[name, line["hash"]] = line
-        for line in results.recent(name).values():
+        for line in (*results.packed(name), *results.recent(name).values()):
             lines[name, line["hash"]] = line
     return lines
 
