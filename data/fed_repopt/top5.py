@@ -1,6 +1,6 @@
 """Top-1 and top-5 accuracy of Table 1's four forms of RepVGG on CIFAR-100.
 
-    python data/fed_repopt/top5.py        (half an hour -> data/fed_repopt/top5.json)
+    python data/fed_repopt/top5.py [ROW ...]        (an hour -> data/fed_repopt/top5.json)
 
 Stored runs count a network's first answer alone. So the runs of ``fed_repopt_table1`` at the
 scale small are made here on CIFAR-100, with scales that are searched on CIFAR-10. Rates are
@@ -8,6 +8,8 @@ chosen as in the recipes: the best of three on validation images, and of the nex
 best lies at an end.
 """
 
+import json
+import sys
 from dataclasses import asdict, replace
 from functools import cache
 
@@ -81,9 +83,10 @@ def chosen(label: str, partition: str | None = None) -> list[recipes.Run]:
     return [run for run in runs if partition in (None, run.experiment.partition)]
 
 
-def main() -> None:
-    rows: list[dict] = []
-    for label in FORMS:
+def main(labels: list[str]) -> None:
+    path = data_path("fed_repopt", "top5.json")
+    rows = []
+    for label in labels:
         for run in chosen(label):
             lr = best_rate(run)
             history, task = trained(run, lr)
@@ -91,10 +94,15 @@ def main() -> None:
             row = {"row": label, "split": run.experiment.partition, "lr": lr}
             rows.append(row | {"top-1": first, "top-5": five})
             print(*rows[-1].values(), flush=True)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    path = data_path("fed_repopt", "top5.json")
+    names = list(rows[0])
+    if path.exists():  # the rows of earlier calls
+        columns = json.loads(path.read_text(encoding="utf-8"))["columns"]
+        earlier = [dict(zip(columns, r, strict=True)) for r in zip(*columns.values())]
+        rows += [row for row in earlier if row["row"] not in labels]
+    rows.sort(key=lambda row: (row["split"], FORMS.index(row["row"])))
+    columns = {name: [row[name] for row in rows] for name in names}
     keep(path, columns, "python data/fed_repopt/top5.py", seed=0)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or FORMS)
