@@ -1,11 +1,11 @@
-"""Top-1 and top-5 accuracy of Table 1's four forms of RepVGG on CIFAR-100.
+"""Top-1 and top-5 accuracy of Table 1's forms of RepVGG on CIFAR-100.
 
     python data/fed_repopt/top5.py [ROW ...]        (an hour -> data/fed_repopt/top5.json)
 
 Stored runs count a network's first answer alone. So the runs of ``fed_repopt_table1`` at the
 scale small are made here on CIFAR-100, with scales that are searched on CIFAR-10. Rates are
 chosen as in the recipes: the best of three on validation images, and of the next ones while the
-best lies at an end.
+best lies at an end. CSLA is left out: it is RepOpt's training.
 """
 
 import json
@@ -21,7 +21,7 @@ from fedlearn.book.grids import keep
 from fedlearn.data import data_path
 from fedlearn.lab import recipes
 
-FORMS = ["RepVGG Tr", "RepVGG Inf", "RepVGG CSLA", "RepVGG RepOpt"]
+FORMS = ["RepVGG Tr", "RepVGG Inf", "RepVGG RepOpt"]
 FIRST = (0.03, 0.1, 0.3)
 
 
@@ -56,12 +56,11 @@ def tried(label: str, partition: str, lr: float) -> float:
 
 
 def best_rate(run: recipes.Run) -> float:
-    """The rate of the best trial; CSLA has the trials of RepOpt."""
-    label = run.label.replace("CSLA", "RepOpt")
+    """The rate of the best trial."""
     values = sorted(trial.experiment.options["lr"] for trial in run.trials)
     asked = [values.index(lr) for lr in FIRST]
     while True:
-        of = {i: tried(label, run.experiment.partition, values[i]) for i in asked}
+        of = {i: tried(run.label, run.experiment.partition, values[i]) for i in asked}
         best = max(of, key=of.__getitem__)
         beside = {best - 1, best + 1} & {*range(len(values))} - {*asked}
         if not beside:
@@ -97,8 +96,10 @@ def main(labels: list[str]) -> None:
     names = list(rows[0])
     if path.exists():  # the rows of earlier calls
         columns = json.loads(path.read_text(encoding="utf-8"))["columns"]
-        earlier = [dict(zip(columns, r, strict=True)) for r in zip(*columns.values())]
-        rows += [row for row in earlier if row["row"] not in labels]
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            if row["row"] not in labels:
+                rows.append(row)
     rows.sort(key=lambda row: (row["split"], FORMS.index(row["row"])))
     columns = {name: [row[name] for row in rows] for name in names}
     keep(path, columns, "python data/fed_repopt/top5.py", seed=0)
