@@ -49,7 +49,7 @@ class DataError(RuntimeError):
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Imports in this block need an extra; a missing package raises an error that names it."""
+    """Imports in this block need an extra; the error for a missing package names it."""
     try:
         yield
     except ModuleNotFoundError as error:

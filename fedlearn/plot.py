@@ -20,7 +20,7 @@ with extra("plot"):
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A828E"]
 # where colour is a sign: violet is negative, white zero, orange positive
 SIGNED = "PuOr_r"
-MARKERS = "os^DvP>" + "s^DvP>o"  # an eighth line has the first's colour alone
+MARKERS = "os^DvP>" + "s^DvP>o"  # the eighth line shares the first's colour alone
 DASHES = ["-", "--", "-.", ":"]
 # The papers' methods, and those that are most often drawn beside them, have a fixed
 # look.
@@ -172,14 +172,18 @@ def _groups(histories: Any, column: str) -> list[list[History]]:
     """Each line's histories; ``ValueError`` for what has no such column of numbers."""
     lines = histories if isinstance(histories, Iterable) else [histories]
     groups = [line if isinstance(line, list) else [line] for line in lines]
-    for group in groups:
-        if len({len(history) for history in group}) > 1:
-            raise ValueError("The histories of one curve need equally many rounds.")
     for history in chain(*groups):
         values = getattr(history, column, None)
         if not isinstance(history, History) or np.ndim(values) != 1:
             raise ValueError(
                 f"A curve is of a history with rounds and a column of numbers {column!r}."
+            )
+    for group in groups:
+        tests = [{row["round"] for row in h.evaluated} for h in group]
+        if len({len(h) for h in group}) > 1 or not set.intersection(*tests):
+            raise ValueError(
+                "The histories of one curve need equally many rounds, and tests in the "
+                "same ones."
             )
     return groups
 

@@ -13,14 +13,14 @@ import torch
 
 def derive(seed: int, *names: object) -> int:
     """A seed for one purpose, 63 bits that depend on the task's seed, on every name (purpose,
-    round, client and the like), and on their order. An integer of NumPy is that of Python.
+    round, client and the like), and on their order. NumPy's scalars count as Python's.
 
     >>> derive(0, "shuffle", 1, 2) == derive(0, "shuffle", 2, 1)
     False
     >>> derive(0, "shuffle", np.int64(1)) == derive(0, "shuffle", 1)
     True
     """
-    plain = [int(n) if isinstance(n, np.integer) else n for n in names]
+    plain = [n.item() if isinstance(n, np.generic) else n for n in names]
     digest = hashlib.blake2b(repr((int(seed), *plain)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

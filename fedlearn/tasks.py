@@ -232,7 +232,8 @@ class Task:
         return y.flatten()
 
     def read(self, outputs: Any) -> Any:
-        """A network's answer to each sample: of scores the best class."""
+        """A network's answers, a tensor or a list with an entry for each sample: of
+        scores the best class."""
         return outputs[..., : self.source.classes].argmax(-1)
 
     def inputs(self, x: Tensor, client: int | None = None) -> Tensor:
@@ -256,6 +257,8 @@ class Task:
                 stored = torch.as_tensor(samples).to(self.device)
                 parts = stored.split(self.batch)
                 answers = [self.read(net(self.inputs(part))) for part in parts]
+            if len(answers) == 1:
+                return answers[0]
             if isinstance(answers[0], Tensor):
                 return torch.cat(answers)
             return [*chain(*answers)]
@@ -734,7 +737,7 @@ class Classification(Task):
         for view in views:
             predicted = []
             for logits, target in self.tested(net, view):
-                predicted.append(self.read(logits))
+                predicted.append(logits[:, : self.source.classes].argmax(-1))
                 right += int((predicted[-1] == target).sum())
                 total += float(self.loss(logits, target) * len(target))
             if self.metrics:

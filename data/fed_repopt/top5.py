@@ -2,6 +2,8 @@
 
     python data/fed_repopt/top5.py [ROW ...]        (an hour -> data/fed_repopt/top5.json)
 
+Calls for single rows end one after another: each adds its rows to the file.
+
 Stored runs count a network's first answer alone. So the runs of ``fed_repopt_table1`` at the
 scale small are made here on CIFAR-100, with scales that are searched on CIFAR-10. Rates are
 chosen as in the recipes: the best of three on validation images, and of the next ones while the
@@ -19,6 +21,7 @@ from torch import nn
 import fedlearn as fl
 from fedlearn.book.grids import keep
 from fedlearn.data import data_path
+from fedlearn.errors import pick
 from fedlearn.lab import recipes
 
 FORMS = ["RepVGG Tr", "RepVGG Inf", "RepVGG RepOpt"]
@@ -83,6 +86,8 @@ def chosen(label: str, partition: str | None = None) -> list[recipes.Run]:
 
 
 def main(labels: list[str]) -> None:
+    for label in labels:
+        pick(label, dict.fromkeys(FORMS), "row")
     path = data_path("fed_repopt", "top5.json")
     rows = []
     for label in labels:

@@ -415,8 +415,8 @@ def draw_image(ax: "Axes", image: torch.Tensor) -> None:
     ax.imshow(image[0], cmap="gray", extent=FRAME)
 
 
-def class_color(kind: int) -> Any:
-    """The colour of a class in a mask; those of neighbours differ."""
+def class_color(kind: Any) -> Any:
+    """The colours of ten classes in a mask; those of neighbours differ."""
     from matplotlib import colormaps
 
     return colormaps["tab10"](3 * kind % 10)
@@ -534,21 +534,32 @@ def real_masks(number: str) -> "Shown":
         columns[run["label"]] = run["drawn"]
     rows = list(zip(*columns.values(), strict=True))
     picture, axes = panels(list(columns) * len(rows), len(columns))
-    large = set()
+    drawn = sorted({*np.unique(np.stack([*chain(*rows)]))} - {0, 255})
+    place = np.arange(256)
+    place[drawn] = range(1, len(drawn) + 1)
     for ax, mask in zip(axes, chain(*rows), strict=True):
-        draw_mask(ax, mask)
-        kinds, counts = np.unique(mask, return_counts=True)
-        large |= {*kinds[counts > 0.02 * mask.numel()]} - {0, 255}
-    classes = [Patch(color=class_color(k), label=VOC[k - 1]) for k in sorted(large)]
-    picture.legend(handles=classes, loc="outside lower center", ncols=5, frameon=False)
+        draw_mask(ax, place[np.asarray(mask)])
+    for ax, (truth, *_) in zip(axes[:: len(columns)], rows, strict=True):
+        kinds = [k for k in drawn if k in truth]
+        ax.set_ylabel(", ".join(VOC[k - 1] for k in kinds), fontsize=9)
+    classes = [Patch(color=class_color(place[k]), label=VOC[k - 1]) for k in drawn]
+    picture.legend(
+        handles=classes,
+        loc="outside lower center",
+        ncols=len(drawn),
+        frameon=False,
+        fontsize=9,
+        handlelength=1,
+        columnspacing=1,
+    )
     return figure(
         number,
         picture,
         caption="""What people drew into three photographs of VOC that nobody trained
-        on, and what networks drew; the photographs are not shown. Classes that fill
-        two hundredths of a picture are named. Grey is not judged: the outlines of
-        things, and the padding beside or below a picture. Stored runs with seed 0,
-        after twelve rounds.""",
+        on, and what networks drew; the photographs are not shown. Beside each
+        row: what people drew. Grey is not judged: the outlines of things, and the
+        padding beside or below a picture. Stored runs with seed 0, after twelve
+        rounds.""",
         alt="""Rows of coloured shapes. On the left what people drew; beside it the same
         shapes as the methods see them, with blocky outlines. All find the sheep; the
         horse under its rider is hardly seen, and dog and cat are mixed up.""",

@@ -18,7 +18,7 @@ SHAPES = [
     "cross",
     "triangle-right",
 ]
-SHAPES += [*SHAPES[1:], SHAPES[0]]  # an eighth line has the first's colour alone
+SHAPES += [*SHAPES[1:], SHAPES[0]]  # the eighth line shares the first's colour alone
 WORDS = {"align": "left", "fontSize": 12, "color": GREY}
 BOLD = WORDS | {"fontSize": 13, "fontWeight": "bold"}
 DOTTED = {

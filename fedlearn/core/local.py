@@ -189,7 +189,7 @@ def refit(
     x, y = task.train
     order = torch.randperm(len(y), generator=rng.generator(task.seed, "refit"))
     rows = order[:images].sort().values.to(task.device)
-    with torch.no_grad(), rng.scope(task.seed, "refit", device=task.device):
+    with torch.no_grad(), rng.scope(task.seed, "refit draws", device=task.device):
         net.train()(task.inputs(x[rows]))
         return task.evaluate(net)
 

@@ -135,8 +135,8 @@ class Averaging(Method):
 def provided(part: Any) -> type:
     """The class that satisfies another part's ``needs``.
 
-    A link provides the class of the tensors that it sends, and a step that makes such
-    tensors nothing; any other part provides its own class.
+    A link provides the class of the tensors that it sends, and any other part its own
+    class. A step that makes such tensors satisfies no need.
     """
     if isinstance(part, Link):
         return part.makes

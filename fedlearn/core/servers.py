@@ -36,7 +36,7 @@ class Aggregator(Part):
 class Mean(Aggregator):
     """w <- w + sum_k p_k u_k, for each tensor over the clients that sent it.
 
-    In a round updates are added as they come.
+    In a round each update is added as it arrives, and not kept.
 
     Parameters
     ----------

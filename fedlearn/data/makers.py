@@ -465,8 +465,8 @@ def _check_files(dataset: Any) -> None:
             UnidentifiedImageError,
             OSError,
             AttributeError,
-        ):  # no file of a picture
-            continue
+        ):
+            continue  # no file of a picture
         with picture:
             if opaque and has_transparency(picture):
                 warnings.warn(

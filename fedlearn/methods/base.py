@@ -164,8 +164,8 @@ class Wrapper(Part):
 
 @dataclass(frozen=True)
 class Continued(Wrapper, Optimizer):
-    """Another optimiser, whose moments stay in the client's memory between rounds; a
-    shift is computed anew in each."""
+    """Another optimiser, whose moments stay in the client's memory between rounds. The
+    shift of ``Shifted`` is no moment: it is computed anew in each round."""
 
     of: Optimizer = Adam()
 

@@ -151,8 +151,7 @@ def detection(*args: Any, **options: Any) -> Detection:
         difficulty from 0 to 1; "voc" or "coco", or "voc:96" for pictures of 96 pixels;
         or what ``fl.seeing.from_boxes`` makes.
     partition
-        As of ``fl.tasks.classification``, by the class that fills most of an image;
-        "objects" goes by their number.
+        As of ``fl.tasks.classification``, by the class that fills most of an image.
     network
         A name in ``fl.seeing.DETECTORS``, or a function that makes a module with a
         ``head``.

@@ -64,7 +64,8 @@ class Segmentation(Task):
         """The class of each pixel [n, height, width], of scores for squares of k x k
         pixels."""
         k = self.shape[-1] // scores.shape[-1]
-        kinds = scores.argmax(-3).repeat_interleave(k, -1)
+        answers = scores[..., : self.source.classes, :, :].argmax(-3)
+        kinds = answers.repeat_interleave(k, -1)
         return kinds.repeat_interleave(k, -2)
 
     def score(
