@@ -668,8 +668,7 @@ PADDING = 4  # pixels on each side that an image may be shifted by
 
 
 def crop(x: Tensor, y: Tensor, generator: torch.Generator) -> Pair:
-    """Shift every image by up to ``PADDING`` pixels; the border is
-    filled with zeros."""
+    """Shift every image by up to ``PADDING`` pixels; zeros fill the border."""
     n, _, height, width = x.shape
     padded = F.pad(x, [PADDING] * 4)
     shift = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator)
