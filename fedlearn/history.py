@@ -163,8 +163,8 @@ class History:
 
     @property
     def late(self) -> list[dict[str, Any]]:
-        """The evaluated rows of the last quarter of the rounds: of 20 rounds, those of
-        rounds 16 to 20. Without one, the last evaluated row."""
+        """The evaluated rows of the last quarter of the rounds (of 20 rounds, after
+        rounds 16 to 20). Without one, the last evaluated row."""
         rows = [row for row in self.evaluated if row["round"] > 0.75 * len(self)]
         return rows or [self.final]
 
