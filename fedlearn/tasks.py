@@ -736,7 +736,7 @@ class Classification(Task):
         for view in views:
             predicted = []
             for logits, target in self.tested(net, view):
-                predicted.append(logits[:, : self.source.classes].argmax(-1))
+                predicted.append(Task.read(self, logits))
                 right += int((predicted[-1] == target).sum())
                 total += float(self.loss(logits, target) * len(target))
             if self.metrics:

@@ -1,8 +1,6 @@
 """Top-1 and top-5 accuracy of Table 1's forms of RepVGG on CIFAR-100.
 
-    python data/fed_repopt/top5.py [ROW ...]        (an hour -> data/fed_repopt/top5.json)
-
-Calls for single rows end one after another: each adds its rows to the file.
+    python data/fed_repopt/top5.py        (an hour -> data/fed_repopt/top5.json)
 
 Stored runs count a network's first answer alone. So the runs of ``fed_repopt_table1`` at the
 scale small are made here on CIFAR-100, with scales that are searched on CIFAR-10. Rates are
@@ -10,10 +8,8 @@ chosen as in the recipes: the best of three on validation images, and of the nex
 best lies at an end. CSLA is left out: it is RepOpt's training.
 """
 
-import json
-import sys
+import math
 from dataclasses import asdict, replace
-from functools import cache
 
 import torch
 from torch import nn
@@ -21,7 +17,6 @@ from torch import nn
 import fedlearn as fl
 from fedlearn.book.grids import keep
 from fedlearn.data import data_path
-from fedlearn.errors import pick
 from fedlearn.lab import recipes
 
 FORMS = ["RepVGG Tr", "RepVGG Inf", "RepVGG RepOpt"]
@@ -48,27 +43,20 @@ def trained(run: recipes.Run, lr: float) -> tuple[fl.History, fl.tasks.Task]:
     return fl.run(run.method(**options), task, e.rounds, **settings), task
 
 
-@cache
-def tried(label: str, partition: str, lr: float) -> float:
-    """The last quarter of a trial, on validation images."""
-    [run] = chosen(label, partition)
-    trials = {trial.experiment.options["lr"]: trial for trial in run.trials}
-    history, _ = trained(trials[lr], lr)
-    print(label, partition, lr, history.late_accuracy(), flush=True)
-    return history.late_accuracy()
-
-
 def best_rate(run: recipes.Run) -> float:
     """The rate of the best trial."""
-    values = sorted(trial.experiment.options["lr"] for trial in run.trials)
-    asked = [values.index(lr) for lr in FIRST]
-    while True:
-        of = {i: tried(run.label, run.experiment.partition, values[i]) for i in asked}
-        best = max(of, key=of.__getitem__)
-        beside = {best - 1, best + 1} & {*range(len(values))} - {*asked}
-        if not beside:
-            return values[best]
-        asked += sorted(beside)
+    trials = {trial.experiment.options["lr"]: trial for trial in run.trials}
+    values = sorted(trials)
+    accuracy: dict[float, float] = {}
+    asked = set(FIRST)
+    while asked:
+        for lr in sorted(asked):
+            history, _ = trained(trials[lr], lr)
+            accuracy[lr] = history.late_accuracy() if history.evaluated else math.nan
+            print(run.label, run.experiment.partition, lr, accuracy[lr], flush=True)
+        best = values.index(recipes.best(accuracy))
+        asked = {*values[max(best - 1, 0) : best + 2]} - accuracy.keys()
+    return values[best]
 
 
 def shares(net: nn.Module, task: fl.tasks.Task) -> tuple[float, float]:
@@ -79,36 +67,20 @@ def shares(net: nn.Module, task: fl.tasks.Task) -> tuple[float, float]:
     return float(right[:, 0].mean()), float(right.sum(1).mean())
 
 
-def chosen(label: str, partition: str | None = None) -> list[recipes.Run]:
-    runs = recipes.runs("fed_repopt_table1", "small", row=[label], seed=[0])
-    runs = [on_cifar100(run) for run in runs]
-    return [run for run in runs if partition in (None, run.experiment.partition)]
-
-
-def main(labels: list[str]) -> None:
-    for label in labels:
-        pick(label, dict.fromkeys(FORMS), "row")
-    path = data_path("fed_repopt", "top5.json")
+def main() -> None:
     rows = []
-    for label in labels:
-        for run in chosen(label):
-            lr = best_rate(run)
-            history, task = trained(run, lr)
-            first, five = shares(history.network(), task)
-            row = {"row": label, "split": run.experiment.partition, "lr": lr}
-            rows.append(row | {"top-1": first, "top-5": five})
-            print(*rows[-1].values(), flush=True)
-    names = list(rows[0])
-    if path.exists():  # the rows of earlier calls
-        columns = json.loads(path.read_text(encoding="utf-8"))["columns"]
-        for values in zip(*columns.values(), strict=True):
-            row = dict(zip(columns, values, strict=True))
-            if row["row"] not in labels:
-                rows.append(row)
-    rows.sort(key=lambda row: (row["split"], FORMS.index(row["row"])))
-    columns = {name: [row[name] for row in rows] for name in names}
+    for run in recipes.runs("fed_repopt_table1", "small", row=FORMS, seed=[0]):
+        run = on_cifar100(run)
+        lr = best_rate(run)
+        history, task = trained(run, lr)
+        first, five = shares(history.network(), task)
+        row = {"row": run.label, "split": run.experiment.partition, "lr": lr}
+        rows.append(row | {"top-1": first, "top-5": five})
+        print(*rows[-1].values(), flush=True)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    path = data_path("fed_repopt", "top5.json")
     keep(path, columns, "python data/fed_repopt/top5.py", seed=0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or FORMS)
+    main()

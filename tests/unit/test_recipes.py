@@ -158,6 +158,7 @@ def test_a_rate_is_chosen_on_validation_images(monkeypatch):
     for line in whole:
         meta = line["meta"]
         assert meta["options"]["lr"] == recipes.best(tried)
+        assert meta["chosen_on"] == "validation"
         assert meta["task"]["test"] == 20
         assert {float(v): a for v, a in meta["tuned"]["lr"].items()} == tried
     with pytest.raises(ValueError, match="accuracy"):
